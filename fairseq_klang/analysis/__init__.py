@@ -1,0 +1,1 @@
+"""Numbers in, numbers out: scoring, statistics and curves; imports no fairseq."""

@@ -1,0 +1,153 @@
+"""Every bridge over versions of fairseq, torch and Python; no other file asks for a version."""
+import argparse
+import collections
+import contextlib
+import pickle
+import typing
+
+import numpy as np
+import torch
+
+from .errors import KlangError
+
+
+class CheckpointError(KlangError):
+    """A checkpoint that cannot be read: missing, cut short, or holding objects that are not allowed."""
+
+
+# -- torch: autocast ----------------------------------------------------------------------------------------
+
+
+def autocast_dtype(device_type):
+    """The dtype autocast gives matrix products on this device type, or None when autocast is off."""
+    try:
+        enabled = torch.is_autocast_enabled(device_type)
+    except TypeError:  # torch < 2.4 asks by function name
+        enabled = torch.is_autocast_cpu_enabled() if device_type == "cpu" else torch.is_autocast_enabled()
+    if not enabled:
+        return None
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(device_type)
+    return torch.get_autocast_cpu_dtype() if device_type == "cpu" else torch.get_autocast_gpu_dtype()
+
+
+def no_autocast(device_type):
+    """A context in which products keep the dtype of their inputs."""
+    if device_type in ("cpu", "cuda"):
+        return torch.autocast(device_type, enabled=False)
+    return contextlib.nullcontext()
+
+
+# -- torch >= 2.6: checkpoints load with weights_only=True -----------------------------------------------------
+
+
+def _safe_globals():
+    """The globals that fairseq's checkpoints hold beyond torch's own list: plain data, nothing that runs code.
+
+    Which checkpoint needs which: Namespace, any trained from the command line; numpy, those with BLEU meters
+    (under both names that numpy 1 and 2 gave its module); omegaconf and builtins, a state that rank 0
+    broadcasts when several processes resume.
+    """
+    from fairseq.distributed import utils as distributed_utils
+    from omegaconf import DictConfig, ListConfig
+    from omegaconf.base import ContainerMetadata, Metadata
+    from omegaconf.nodes import AnyNode
+
+    core = getattr(np, "_core", None) or np.core
+    allowed = [argparse.Namespace, np.ndarray, np.dtype]
+    allowed += [type(np.dtype(name)) for name in ("int64", "int32", "float64", "float32", "bool")]
+    for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
+        for function in (core.multiarray._reconstruct, core.multiarray.scalar):
+            allowed.append((function, f"{module}.{function.__name__}"))
+    allowed += [DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata, typing.Any]
+    allowed += [collections.defaultdict, dict, list, int]
+    allowed.append(distributed_utils._TensorPlaceholder)
+    return allowed
+
+
+def allow_checkpoint_globals():
+    """Let torch's safe loader read fairseq checkpoints; a pickle that would run code stays refused.
+
+    torch before 2.6 loads without the safe mode, and before 2.4 has no list to extend: nothing to do there.
+    """
+    if hasattr(torch.serialization, "add_safe_globals"):
+        torch.serialization.add_safe_globals(_safe_globals())
+
+
+# torch that has no list of safe globals would refuse every Namespace: there the caller must trust the file.
+_SAFE_LOAD = {"weights_only": True} if hasattr(torch.serialization, "add_safe_globals") else {}
+
+
+def load_checkpoint(path):
+    """A checkpoint as a dict on the CPU, read with weights_only=True (torch >= 2.6), with 0.12.2's extra encoder keys stripped.
+
+    Raises CheckpointError, in one line, for a file that is missing, cut short, no checkpoint, or unsafe.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", **_SAFE_LOAD)
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint {path} does not exist") from None
+    except pickle.UnpicklingError as error:
+        if "Unsupported" in str(error) or "unsupported" in str(error):
+            reason = next((line for line in str(error).splitlines() if "nsupported" in line), "").strip()
+            raise CheckpointError(f"checkpoint {path} is refused: it holds objects that could run code. {reason}") from None
+        raise CheckpointError(f"checkpoint {path} is not a readable checkpoint, or was cut short while written") from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"checkpoint {path} is cut short or damaged ({reason}); use another one") from None
+    if not isinstance(state, dict) or "model" not in state:
+        raise CheckpointError(f"checkpoint {path} is not a fairseq checkpoint: it has no 'model' entry")
+    state["model"] = strip_legacy_keys(state["model"])
+    return state
+
+
+# fairseq 0.12.2 saves a second copy of each encoder layer for torch's fast path; newer code refuses them.
+_LEGACY_SUFFIXES = (
+    "in_proj_weight",
+    "in_proj_bias",
+    "out_proj_weight",
+    "out_proj_bias",
+    "fc1_weight",
+    "fc1_bias",
+    "fc2_weight",
+    "fc2_bias",
+)
+
+
+def _is_legacy(key):
+    parts = key.split(".")
+    return len(parts) == 4 and parts[:2] == ["encoder", "layers"] and parts[3] in _LEGACY_SUFFIXES
+
+
+def strip_legacy_keys(state_dict):
+    """A model's state dict without the duplicate encoder tensors of fairseq 0.12.2."""
+    return {key: value for key, value in state_dict.items() if not _is_legacy(key)}
+
+
+def strip_legacy_keys_in_place(state_dict, wanted):
+    """Drop 0.12.2's duplicate encoder tensors unless the model at hand has them too (`wanted`, its state dict)."""
+    for key in [key for key in state_dict if _is_legacy(key) and key not in wanted]:
+        del state_dict[key]
+
+
+# -- fairseq: what a criterion is not told -----------------------------------------------------------------------
+
+
+def follow_training(task, criterion):
+    """Keep `criterion.epoch` and `criterion.num_updates` current.
+
+    fairseq tells the task and the model which epoch and update it is, but not the criterion. The two methods
+    are wrapped on this task object, not on its class.
+    """
+    begin_epoch, train_step = task.begin_epoch, task.train_step
+
+    def begin_epoch_and_tell(epoch, model):
+        criterion.epoch = epoch
+        return begin_epoch(epoch, model)
+
+    def train_step_and_tell(*args, **kwargs):
+        # (sample, model, criterion, optimizer, update_num, ...), which fairseq passes by name
+        criterion.num_updates = kwargs["update_num"] if "update_num" in kwargs else args[4]
+        return train_step(*args, **kwargs)
+
+    task.begin_epoch, task.train_step = begin_epoch_and_tell, train_step_and_tell

@@ -1,0 +1,118 @@
+"""The collision set K_t of DESIGN 1 from features: top-k selection and the softmax restricted to it."""
+import math
+from collections import namedtuple
+
+import torch
+
+from ..compat import no_autocast
+from .chunked import accumulation_dtype, chunk_rows, compute_dtype, logits_of
+
+CandidateLogits = namedtuple("CandidateLogits", "top indices reference")
+CandidateLogits.__doc__ = """Logits of the candidates.
+
+top: [B, T, k], the k largest logits of each position; indices: [B, T, k], their token ids (no gradient);
+reference: [B, T, R], the logits of the sentence's R reference tokens at each position.
+"""
+
+
+class _CandidateLogits(torch.autograd.Function):
+    """Logits of a few columns a row, found in one chunked pass; the gradient touches those columns alone."""
+
+    @staticmethod
+    def forward(ctx, features, weight, bias, references, k):
+        batch, length, dim = features.shape
+        flat = features.reshape(-1, dim)
+        dtype = accumulation_dtype(features.dtype)
+        top = features.new_empty(flat.size(0), k, dtype=dtype)
+        indices = references.new_empty(flat.size(0), k)
+        with no_autocast(features.device.type):
+            if k:
+                step = chunk_rows(flat.size(0), weight.size(0))
+                for start in range(0, flat.size(0), step):
+                    rows = slice(start, start + step)
+                    top[rows], indices[rows] = logits_of(flat[rows], weight, bias).topk(k, 1, sorted=False)
+            of_reference = torch.bmm(features, weight[references].transpose(1, 2)).to(dtype)
+            if bias is not None:
+                of_reference += bias[references][:, None]
+        ctx.save_for_backward(features, weight, bias, references, indices)
+        ctx.mark_non_differentiable(indices)
+        return top.view(batch, length, k), indices.view(batch, length, k), of_reference
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dtop, _, dreference):
+        features, weight, bias, references, indices = ctx.saved_tensors
+        k, vocab = indices.size(1), weight.size(0)
+        dtype = accumulation_dtype(features.dtype)
+        flat = features.reshape(-1, features.size(2)).to(dtype)
+        dtop, table = dtop.reshape(-1, k), weight.to(dtype)
+        dfeatures = dweight = dbias = None
+        with no_autocast(features.device.type):
+            if ctx.needs_input_grad[0]:
+                dfeatures = torch.bmm(dreference, table[references]).view_as(flat)
+                if k:
+                    dfeatures += torch.nn.functional.embedding_bag(
+                        indices, table, mode="sum", per_sample_weights=dtop
+                    )
+                dfeatures = dfeatures.view_as(features).to(features.dtype)
+            if ctx.needs_input_grad[1]:
+                dweight = _scatter_rows(dtop, indices, flat, vocab) if k else torch.zeros_like(table)
+                by_sentence = torch.bmm(dreference.transpose(1, 2), flat.view_as(features))
+                dweight.index_add_(0, references.flatten(), by_sentence.flatten(0, 1))
+                dweight = dweight.to(weight.dtype)
+            if bias is not None and ctx.needs_input_grad[2]:
+                dbias = torch.zeros(vocab, dtype=dtype, device=bias.device)
+                dbias.index_add_(0, references.flatten(), dreference.sum(1).flatten())
+                dbias.index_add_(0, indices.flatten(), dtop.flatten())
+                dbias = dbias.to(bias.dtype)
+        return dfeatures, dweight, dbias, None, None
+
+
+def _scatter_rows(values, indices, features, vocab):
+    """sum over rows n and columns j with indices[n, j] = v of values[n, j] * features[n]: [N, k], [N, d] -> [V, d].
+
+    The transposed product of a sparse [N, V] matrix, as a CSR product: on a CPU several times faster than
+    index_add of N * k rows, and it needs no [N, k, d] tensor.
+    """
+    rows, k = indices.shape
+    order = torch.argsort(indices.flatten())
+    starts = torch.zeros(vocab + 1, dtype=torch.long, device=indices.device)
+    starts[1:] = torch.bincount(indices.flatten(), minlength=vocab).cumsum(0)
+    matrix = torch.sparse_csr_tensor(
+        starts, torch.div(order, k, rounding_mode="floor"), values.flatten()[order], (vocab, rows)
+    )
+    return matrix @ features
+
+
+def candidate_logits(features, weight, references, *, bias=None, topk):
+    """Logits of each position's top-k tokens and of its sentence's reference tokens.
+
+    Args:
+        features: [B, T, d]; weight: [V, d]; bias: [V] or None; references: [B, R] token ids; topk: k, may be 0.
+    Returns:
+        :class:`CandidateLogits`, in float32 or better.
+    """
+    return CandidateLogits(*_CandidateLogits.apply(*compute_dtype(features, weight, bias), references, topk))
+
+
+def restricted_log_probs(candidates, target, matchable, vocab_size):
+    """log p_SB of the reference tokens, normalised over K_t, and |K_t| (DESIGN 1).
+
+    Args:
+        candidates: :class:`CandidateLogits` with R = T; target, matchable: [B, T].
+    Returns:
+        log_probs [B, T, T] (position, reference token) and sizes [B, T].
+    """
+    batch, length = target.shape
+    # A table [B, V] of the sentence's reference tokens tells which of the top k are counted already; the column
+    # past the vocabulary takes the tokens that do not match.
+    in_reference = torch.zeros(batch, vocab_size + 1, dtype=torch.bool, device=target.device)
+    in_reference.scatter_(1, target.masked_fill(~matchable, vocab_size), True)
+    repeated = in_reference.gather(1, candidates.indices.flatten(1)).view_as(candidates.indices)
+    earlier = (target[:, :, None].eq(target[:, None, :]) & matchable[:, None, :]).tril(-1).any(2)
+    distinct = (matchable & ~earlier)[:, None, :].expand(-1, length, -1)
+    columns = torch.cat(
+        (candidates.top.masked_fill(repeated, -math.inf), candidates.reference.masked_fill(~distinct, -math.inf)), 2
+    )
+    sizes = (~repeated).sum(2) + distinct.sum(2)
+    return candidates.reference - torch.logsumexp(columns, 2)[..., None], sizes

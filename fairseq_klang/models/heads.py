@@ -1,0 +1,152 @@
+"""What both dual-head models share: the second head, the choice of head in generation, and how a criterion reads heads."""
+import inspect
+from collections import namedtuple
+
+import torch
+from fairseq.models.lstm import LSTMDecoder
+from fairseq.models.transformer import TransformerDecoderBase
+from torch import nn
+
+from ..errors import UsageError
+
+DECODE_HEADS = ("ce", "sb", "mix")
+
+Head = namedtuple("Head", "weight bias")
+Head.__doc__ = "One output layer: weight [V, d] and bias [V] or None."
+
+Heads = namedtuple("Heads", "features ce sb extra")
+Heads.__doc__ = """What a criterion needs: features [B, T, d], the two :class:`Head`s (the same one on a single-head model), and
+the extra output of the forward pass."""
+
+
+def check_decode_head(head, mix, single=False):
+    """Raise UsageError unless head is one of ce, sb, mix, mix lies in [0, 1], and a single-head model keeps ce."""
+    if head not in DECODE_HEADS:
+        raise UsageError(f"--decode-head is {head!r}; legal values are {', '.join(DECODE_HEADS)}")
+    if not 0 <= mix <= 1:
+        raise UsageError(f"--decode-mix is {mix}; it must be between 0 and 1")
+    if single and head != "ce":
+        raise UsageError(f"--decode-head is {head}, but this model has one head; legal value is ce")
+
+
+class DualHeadDecoder:
+    """Mixin over a fairseq decoder: `sb_projection` beside its own output layer (DESIGN 3).
+
+    The decoder's own output layer is the CE head, so tools that know fairseq's decoder see nothing new.
+    """
+
+    decode_head, decode_mix = "ce", 0.5
+
+    def set_decode_head(self, head, mix):
+        """Choose the head that generates; raises UsageError outside ce, sb, mix or a weight outside [0, 1]."""
+        check_decode_head(head, mix)
+        self.decode_head, self.decode_mix = head, mix
+
+    def output_layer(self, features):
+        """[B, T, d] -> scores [B, T, V] of the chosen head; in training always the CE head.
+
+        `mix` returns mix * log p_ce + (1 - mix) * log p_sb, which fairseq's search then normalises.
+        """
+        if self.training or self.decode_head == "ce":
+            return super().output_layer(features)
+        sb = self.sb_projection(features)
+        if self.decode_head == "sb":
+            return sb
+        ce = super().output_layer(features)
+        return self.decode_mix * _log_softmax(ce) + (1 - self.decode_mix) * _log_softmax(sb)
+
+
+def check_joined(args, task):
+    """Raise UsageError where --share-all-embeddings meets separate dictionaries."""
+    if getattr(args, "share_all_embeddings", False) and task.source_dictionary != task.target_dictionary:
+        raise UsageError(
+            "--share-all-embeddings needs a joined dictionary, but the source and target dictionaries in the data folder "
+            "differ; run fairseq-preprocess with --joined-dictionary, or leave the flag out"
+        )
+
+
+def share_inputs(model, task, decided):
+    """One input table for source and target where the dictionary is joined and no flag has `decided` otherwise (DESIGN 3)."""
+    encoder, decoder = model.encoder, model.decoder
+    same_size = encoder.embed_tokens.weight.shape == decoder.embed_tokens.weight.shape
+    if not decided and same_size and task.source_dictionary == task.target_dictionary:
+        decoder.embed_tokens = encoder.embed_tokens
+
+
+def _log_softmax(logits):
+    return torch.log_softmax(logits, -1, dtype=torch.float32)
+
+
+def _alias(head):
+    """Views of a head's tensors, so that a hook on them sees the gradient of this use alone."""
+    return Head(head.weight.view_as(head.weight), None if head.bias is None else head.bias.view_as(head.bias))
+
+
+def linear_head(decoder):
+    """The CE :class:`Head` of a fairseq decoder, or None where its output layer is not one linear projection."""
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        return None
+    known = (TransformerDecoderBase.output_layer, LSTMDecoder.output_layer, DualHeadDecoder.output_layer)
+    if getattr(type(decoder), "output_layer", None) not in known:
+        return None
+    layer = getattr(decoder, "output_projection", None) or getattr(decoder, "fc_out", None)
+    if layer is None and getattr(decoder, "share_input_output_embed", False):
+        return Head(decoder.embed_tokens.weight, None)
+    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
+        return Head(layer.weight, layer.bias)
+    return None
+
+
+def decoder_heads(decoder):
+    """Aliases (ce, sb) of a dual-head decoder's heads, to be returned from the model's forward.
+
+    They leave through the wrapped forward because DistributedDataParallel's search for unused parameters looks
+    only at what that returns.
+    """
+    return _alias(linear_head(decoder)), _alias(Head(decoder.sb_projection.weight, decoder.sb_projection.bias))
+
+
+def read_heads(model, net_input):
+    """Run `model` up to its features, or return None for one whose output layer is not a linear projection.
+
+    Args:
+        model: a fairseq encoder-decoder model, possibly wrapped for distributed training.
+        net_input: the sample's network input.
+    Returns:
+        :class:`Heads` or None.
+    Raises:
+        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary.
+    """
+    decoder = getattr(model, "decoder", None)
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise UsageError(
+            "--adaptive-softmax-cutoff cannot be combined with this criterion, which needs one score for every token; "
+            "leave the cutoff out"
+        )
+    head = linear_head(decoder)
+    if head is None:
+        return None
+    if "features_only" in inspect.signature(_unwrapped(model).forward).parameters:
+        features, extra = model(**net_input, features_only=True)
+    elif _in_data_parallel(model):
+        # Features taken past the wrapper's forward would leave its gradient exchange unprepared.
+        return None
+    else:
+        features, extra = model.extract_features(**net_input)
+    heads = extra.pop("heads", None) if isinstance(extra, dict) else None
+    ce, sb = heads or (_alias(head), _alias(head))
+    return Heads(features, ce, sb, extra)
+
+
+def _unwrapped(model):
+    while hasattr(model, "module"):
+        model = model.module
+    return model
+
+
+def _in_data_parallel(model):
+    while hasattr(model, "module"):
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            return True
+        model = model.module
+    return False

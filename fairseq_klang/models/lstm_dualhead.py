@@ -1,0 +1,53 @@
+"""`lstm_dualhead`: fairseq's LSTM encoder-decoder, with or without attention, and the same two heads (DESIGN 3)."""
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architecture
+
+from ..errors import UsageError
+from ..preflight import check_arguments
+from .heads import DualHeadDecoder, check_joined, decoder_heads, linear_head, share_inputs
+
+
+class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
+    """fairseq's LSTM decoder with `sb_projection` beside its output layer."""
+
+
+@register_model("lstm_dualhead")
+class LSTMDualHeadModel(LSTMModel):
+    """fairseq's LSTM model with two output layers; `--decoder-attention 0` builds it without attention."""
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Build the model; raises UsageError for separate dictionaries under --share-all-embeddings."""
+        check_joined(args, task)
+        model = super().build_model(args, task)
+        decoder = model.decoder
+        if decoder.adaptive_softmax is not None:
+            raise UsageError("lstm_dualhead cannot be trained with --criterion adaptive_loss: its two heads score every token")
+        flagged = args.share_all_embeddings or args.share_decoder_input_output_embed
+        share_inputs(model, task, flagged or args.decoder_embed_path)
+        # fairseq builds the decoder inside its own build_model; it becomes ours here, with all that it holds.
+        decoder.__class__ = LSTMDualHeadDecoder
+        ce = linear_head(decoder)
+        decoder.sb_projection = Linear(ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None)
+        decoder.set_decode_head(getattr(args, "decode_head", "ce"), getattr(args, "decode_mix", 0.5))
+        return model
+
+    def forward(self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False):
+        """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn": scores}).
+
+        src_tokens: [B, S]; prev_output_tokens: [B, T].
+        """
+        if not features_only:
+            return super().forward(src_tokens, src_lengths, prev_output_tokens, incremental_state)
+        encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        features, attention = self.decoder.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return features, {"heads": decoder_heads(self.decoder), "attn": attention}
+
+
+@register_model_architecture("lstm_dualhead", "lstm_dualhead")
+def lstm_dualhead(args):
+    """The A series of DESIGN 4: one layer, E = H = 256."""
+    for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_hidden_size", "decoder_out_embed_dim"):
+        setattr(args, name, getattr(args, name, 256))
+    check_arguments(args)
+    base_architecture(args)

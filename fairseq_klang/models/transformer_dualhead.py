@@ -1,0 +1,113 @@
+"""`transformer_dualhead`: fairseq's transformer with a CE head and a soft-BLEU head on the last decoder state (DESIGN 3)."""
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerModel, base_architecture
+from torch import nn
+
+from ..compat import strip_legacy_keys_in_place
+from ..errors import UsageError
+from ..preflight import check_arguments
+from .heads import DualHeadDecoder, check_joined, decoder_heads, share_inputs
+
+
+class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
+    """fairseq's transformer decoder with `sb_projection` [V, d] beside `output_projection`."""
+
+    def build_output_projection(self, cfg, dictionary, embed_tokens):
+        """Build the CE head as fairseq does, then the SB head, always a table of its own."""
+        if cfg.adaptive_softmax_cutoff is not None:
+            raise UsageError(
+                "--adaptive-softmax-cutoff cannot be combined with a dual-head architecture, "
+                "whose two heads score every token; leave the cutoff out"
+            )
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        # Last, so that every other tensor has the initial values of the plain transformer of the same seed.
+        self.sb_projection = nn.Linear(self.output_embed_dim, len(dictionary), bias=False)
+        nn.init.normal_(self.sb_projection.weight, mean=0, std=self.output_embed_dim**-0.5)
+
+
+@register_model("transformer_dualhead")
+class TransformerDualHeadModel(TransformerModel):
+    """fairseq's transformer with two output layers.
+
+    With a joined dictionary and none of fairseq's sharing flags, the source and target input embeddings are one
+    table and the two heads are tables of their own (DESIGN 3). Every sharing flag keeps its meaning for the CE head.
+    """
+
+    @classmethod
+    def hub_models(cls):
+        """No published checkpoints."""
+        return {}
+
+    @classmethod
+    def build_model(cls, args, task):
+        """Build the model; raises UsageError where a sharing flag needs a joined dictionary or equal dimensions."""
+        check_joined(args, task)
+        model = super().build_model(args, task)
+        cfg = model.cfg
+        flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or cfg.merge_src_tgt_embed
+        share_inputs(model, task, flagged or cfg.decoder.embed_path)
+        model.decoder.set_decode_head(getattr(args, "decode_head", "ce"), getattr(args, "decode_mix", 0.5))
+        return model
+
+    @classmethod
+    def build_decoder(cls, args, tgt_dict, embed_tokens):
+        """The dual-head decoder in place of fairseq's."""
+        cfg = TransformerConfig.from_namespace(args)
+        return TransformerDualHeadDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+
+    def forward(self, src_tokens, src_lengths, prev_output_tokens, features_only=False, **kwargs):
+        """As fairseq's transformer; with `features_only`, extra["heads"] holds (ce, sb) for the criterion.
+
+        src_tokens: [B, S]; prev_output_tokens: [B, T]; returns (logits [B, T, V] or features [B, T, d], extra).
+        """
+        output, extra = super().forward(src_tokens, src_lengths, prev_output_tokens, features_only=features_only, **kwargs)
+        if features_only:
+            extra["heads"] = decoder_heads(self.decoder)
+        return output, extra
+
+    def upgrade_state_dict_named(self, state_dict, name):
+        """Accept checkpoints of fairseq 0.12.2, which hold some encoder tensors twice."""
+        strip_legacy_keys_in_place(state_dict, self.state_dict())
+        super().upgrade_state_dict_named(state_dict, name)
+
+
+def _base(args):
+    check_arguments(args)
+    base_architecture(args)
+
+
+def _size(args, dim, ffn, heads, layers):
+    for side in ("encoder", "decoder"):
+        for name, value in (("embed_dim", dim), ("ffn_embed_dim", ffn), ("attention_heads", heads), ("layers", layers)):
+            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
+    _base(args)
+
+
+@register_model_architecture("transformer_dualhead", "transformer_dualhead")
+def transformer_dualhead(args):
+    """fairseq's base transformer: d 512, ffn 2048, 8 heads, 6+6 layers."""
+    _base(args)
+
+
+@register_model_architecture("transformer_dualhead", "transformer_dualhead_b0")
+def transformer_dualhead_b0(args):
+    """B0 of DESIGN 3: d 256, ffn 1024, 4 heads, 3+3 layers."""
+    _size(args, 256, 1024, 4, 3)
+
+
+@register_model_architecture("transformer_dualhead", "transformer_dualhead_b1")
+def transformer_dualhead_b1(args):
+    """B1 of DESIGN 3: d 512, ffn 2048, 8 heads, 3+3 layers."""
+    _size(args, 512, 2048, 8, 3)
+
+
+@register_model_architecture("transformer_dualhead", "transformer_dualhead_b2")
+def transformer_dualhead_b2(args):
+    """B2 of DESIGN 3: d 512, ffn 2048, 8 heads, 6+6 layers."""
+    _size(args, 512, 2048, 8, 6)
+
+
+@register_model_architecture("transformer_dualhead", "transformer_dualhead_b3")
+def transformer_dualhead_b3(args):
+    """B3 of DESIGN 3: d 256, ffn 1024, 4 heads, 6+6 layers."""
+    _size(args, 256, 1024, 4, 6)

@@ -1,0 +1,2 @@
+"""The tasks; importing this package registers them."""
+from . import translation_dualhead  # noqa: F401

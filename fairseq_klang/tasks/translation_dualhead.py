@@ -1,0 +1,51 @@
+"""`translation_dualhead`: fairseq's translation task, and what neither a model nor a criterion can offer."""
+import logging
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq.dataclass import ChoiceEnum
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+from ..initialise import initialise_from
+from ..models.heads import DECODE_HEADS, check_decode_head
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class TranslationDualHeadConfig(TranslationConfig):
+    """fairseq's translation flags, the choice of head in fairseq-generate, and a start from another checkpoint."""
+
+    init_from: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "start from the weights of this checkpoint, which may have another number of heads, criterion or "
+            "architecture; optimiser, schedule and best metric start afresh"
+        },
+    )
+    decode_head: Optional[ChoiceEnum(DECODE_HEADS)] = field(
+        default=None, metadata={"help": "output layer used in generation; as the model was trained if not given"}
+    )
+    decode_mix: Optional[float] = field(
+        default=None, metadata={"help": "with --decode-head mix, weight of the ce head's log-probabilities, 0 to 1"}
+    )
+
+
+@register_task("translation_dualhead", dataclass=TranslationDualHeadConfig)
+class TranslationDualHeadTask(TranslationTask):
+    """Translation with `--decode-head`, `--decode-mix` and `--init-from`, for any architecture."""
+
+    def build_model(self, cfg, from_checkpoint=False):
+        """Build the model, set its decoding head, and in training start it from `--init-from`."""
+        model = super().build_model(cfg, from_checkpoint)
+        decoder = model.decoder
+        if self.cfg.decode_head is not None or self.cfg.decode_mix is not None:
+            head = self.cfg.decode_head or getattr(decoder, "decode_head", "ce")
+            mix = getattr(decoder, "decode_mix", 0.5) if self.cfg.decode_mix is None else self.cfg.decode_mix
+            check_decode_head(head, mix, single=not hasattr(decoder, "set_decode_head"))
+            if hasattr(decoder, "set_decode_head"):
+                decoder.set_decode_head(head, mix)
+        if self.cfg.init_from and not from_checkpoint:
+            initialise_from(model, self.cfg.init_from)
+        return model
