@@ -1,11 +1,15 @@
 """The collision set K_t of DESIGN 1 from features: top-k selection and the softmax restricted to it."""
 import math
+import warnings
 from collections import namedtuple
 
 import torch
 
 from ..compat import no_autocast
 from .chunked import accumulation_dtype, chunk_rows, compute_dtype, logits_of
+
+# The one sparse product below is built from a sorted index; torch would announce its beta state on every run.
+warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
 CandidateLogits = namedtuple("CandidateLogits", "top indices reference")
 CandidateLogits.__doc__ = """Logits of the candidates.
@@ -45,7 +49,7 @@ class _CandidateLogits(torch.autograd.Function):
         k, vocab = indices.size(1), weight.size(0)
         dtype = accumulation_dtype(features.dtype)
         flat = features.reshape(-1, features.size(2)).to(dtype)
-        dtop, table = dtop.reshape(-1, k), weight.to(dtype)
+        dtop, table = dtop.reshape(indices.shape), weight.to(dtype)
         dfeatures = dweight = dbias = None
         with no_autocast(features.device.type):
             if ctx.needs_input_grad[0]:

@@ -21,7 +21,8 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
             )
         super().build_output_projection(cfg, dictionary, embed_tokens)
         # Last, so that every other tensor has the initial values of the plain transformer of the same seed.
-        self.sb_projection = nn.Linear(self.output_embed_dim, len(dictionary), bias=False)
+        # As tall as the CE head: --merge-src-tgt-embed makes that one taller than the dictionary passed in.
+        self.sb_projection = nn.Linear(self.output_embed_dim, self.output_projection.weight.size(0), bias=False)
         nn.init.normal_(self.sb_projection.weight, mean=0, std=self.output_embed_dim**-0.5)
 
 

@@ -1,0 +1,242 @@
+"""The dual-head models: sizes, sharing, causality, incremental decoding and the choice of head."""
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq import tasks
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
+
+import fairseq_klang  # noqa: F401
+from fairseq_klang.errors import UsageError
+from fairseq_klang.models.heads import linear_head, read_heads
+
+ARCHITECTURES = [name for name in sorted(ARCH_MODEL_REGISTRY) if "dualhead" in name]
+# Parameters in millions at V = 8,000 (DESIGN 3), which leaves the last digit open: the vocabulary may or may not
+# count fairseq's four special tokens, worth up to 0.006 M here.
+DESIGN_SIZES = {
+    "transformer_dualhead_b0": 11.68,
+    "transformer_dualhead_b1": 34.37,
+    "transformer_dualhead_b2": 56.43,
+    "transformer_dualhead_b3": 17.21,
+}
+SMALL = {
+    "transformer_dualhead": dict(
+        encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2, decoder_layers=2,
+        decoder_attention_heads=2,
+    ),
+    "lstm_dualhead": dict(
+        encoder_embed_dim=16, encoder_hidden_size=16, decoder_embed_dim=16, decoder_hidden_size=16, decoder_out_embed_dim=16
+    ),
+    "lstm_dualhead without attention": dict(
+        encoder_embed_dim=16, encoder_hidden_size=16, decoder_embed_dim=16, decoder_hidden_size=16, decoder_out_embed_dim=16,
+        decoder_attention="0",
+    ),
+}
+
+
+def dictionary(words, prefix="w"):
+    result = Dictionary()
+    for i in range(words):
+        result.add_symbol(f"{prefix}{i}")
+    return result
+
+
+def build(architecture, source=None, target=None, seed=0, **options):
+    """A model in evaluation mode, and its task; a joined dictionary of 20 words unless given."""
+    source = source or dictionary(20)
+    config = tasks.translation.TranslationConfig()
+    config.source_lang, config.target_lang = "de", "en"
+    task = tasks.translation.TranslationTask(config, source, target or source)
+    args = Namespace(criterion="cross_entropy", **options)
+    ARCH_CONFIG_REGISTRY[architecture](args)
+    torch.manual_seed(seed)
+    return ARCH_MODEL_REGISTRY[architecture].build_model(args, task).eval(), task
+
+
+def small(name, **options):
+    return build(name.split()[0], **dict(SMALL[name], **options))
+
+
+def batch(model_dictionary, seed=0, size=3, source=6, target=5):
+    rng = torch.Generator().manual_seed(seed)
+    words = (4, len(model_dictionary))
+    src = torch.randint(*words, (size, source), generator=rng)
+    src[:, -1] = model_dictionary.eos()
+    previous = torch.randint(*words, (size, target), generator=rng)
+    previous[:, 0] = model_dictionary.eos()
+    return dict(src_tokens=src, src_lengths=torch.full((size,), source), prev_output_tokens=previous)
+
+
+@pytest.mark.parametrize("architecture", sorted(DESIGN_SIZES))
+def test_parameter_counts_are_designs(architecture):
+    # 7,996 words and the 4 special tokens of fairseq: V = 8,000
+    model, _ = build(architecture, dictionary(7996))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{architecture}: {count:,} parameters at V = 8,000, {DESIGN_SIZES[architecture]}M in DESIGN 3")
+    assert count / 1e6 == pytest.approx(DESIGN_SIZES[architecture], abs=0.0151)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_builds_from_its_defaults(architecture):
+    model, task = build(architecture)
+    net_input = batch(task.source_dictionary)
+    logits, _ = model(**net_input)
+    assert logits.shape == (3, 5, len(task.target_dictionary))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_heads_are_tables_of_their_own_and_inputs_are_shared(name):
+    model, _ = small(name)
+    decoder = model.decoder
+    ce = linear_head(decoder).weight
+    assert model.encoder.embed_tokens is decoder.embed_tokens
+    assert len({id(ce), id(decoder.sb_projection.weight), id(decoder.embed_tokens.weight)}) == 3
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "flags, tied, inputs",
+    [
+        (dict(share_decoder_input_output_embed=True), True, False),
+        (dict(share_all_embeddings=True), True, True),
+    ],
+    ids=["share-decoder-input-output-embed", "share-all-embeddings"],
+)
+def test_sharing_flags_keep_their_meaning(name, flags, tied, inputs):
+    model, _ = small(name, **flags)
+    assert (linear_head(model.decoder).weight is model.decoder.embed_tokens.weight) == tied
+    assert (model.encoder.embed_tokens is model.decoder.embed_tokens) == inputs
+    assert model.decoder.sb_projection.weight is not model.decoder.embed_tokens.weight
+
+
+def test_merge_src_tgt_embed():
+    model, task = small("transformer_dualhead", source=dictionary(20), target=dictionary(8, "v"), merge_src_tgt_embed=True)
+    assert model.encoder.embed_tokens is model.decoder.embed_tokens
+    assert model.decoder.sb_projection.weight.size(0) == model.decoder.output_projection.weight.size(0) == 4 + 20 + 8
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_separate_dictionaries(name):
+    source, target = dictionary(20), dictionary(11, "v")
+    model, _ = small(name, source=source, target=target)
+    assert model.encoder.embed_tokens is not model.decoder.embed_tokens
+    assert model.decoder.sb_projection.weight.size(0) == len(target)
+    with pytest.raises(UsageError, match="--share-all-embeddings needs a joined dictionary"):
+        small(name, source=source, target=target, share_all_embeddings=True)
+
+
+def test_the_body_starts_like_the_plain_transformers():
+    """Every tensor but the SB head has the initial value that fairseq's transformer gets from the same seed."""
+    separate = dict(source=dictionary(20), target=dictionary(11, "v"))
+    dual = small("transformer_dualhead", **separate)[0].state_dict()
+    plain = build("transformer", **dict(SMALL["transformer_dualhead"], **separate))[0].state_dict()
+    assert set(dual) - set(plain) == {"decoder.sb_projection.weight"}
+    for name, tensor in plain.items():
+        assert torch.equal(tensor, dual[name]), name
+
+
+def test_adaptive_softmax_is_refused():
+    with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
+        small("transformer_dualhead", adaptive_softmax_cutoff="5,10")
+    model, task = build("transformer", **SMALL["transformer_dualhead"], adaptive_softmax_cutoff="5,10")
+    with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
+        read_heads(model, batch(task.source_dictionary))
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("head", ["ce", "sb", "mix"])
+def test_causality(name, head):
+    """Changing target token t leaves every score before t as it was."""
+    model, task = small(name)
+    model.decoder.set_decode_head(head, 0.3)
+    net_input = batch(task.source_dictionary)
+    before, _ = model(**net_input)
+    for position in range(1, 5):
+        changed = dict(net_input, prev_output_tokens=net_input["prev_output_tokens"].clone())
+        changed["prev_output_tokens"][:, position] = 4 + (changed["prev_output_tokens"][:, position] - 3) % 20
+        after, _ = model(**changed)
+        assert torch.equal(before[:, :position], after[:, :position])
+        assert not torch.allclose(before[:, position], after[:, position])
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("head", ["ce", "sb", "mix"])
+@pytest.mark.parametrize("beam", [1, 5])
+def test_incremental_scores_equal_full_ones(name, head, beam):
+    """Each hypothesis' token scores from beam search are the log-probabilities of one full forward pass."""
+    model, task = small(name)
+    model.decoder.set_decode_head(head, 0.3)
+    # Larger weights than at the start make the distribution sharp, so that a mistake would show.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    net_input = batch(task.source_dictionary)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=beam, max_len_b=8)
+    hypotheses = generator.generate([model], {"net_input": net_input})
+    eos = task.target_dictionary.eos()
+    for row, beams in enumerate(hypotheses):
+        assert len(beams) == beam
+        for hypothesis in beams:
+            tokens = hypothesis["tokens"]
+            previous = torch.cat((torch.tensor([eos]), tokens[:-1]))[None]
+            output = model(net_input["src_tokens"][row : row + 1], net_input["src_lengths"][row : row + 1], previous)
+            expected = model.get_normalized_probs(output, log_probs=True)[0].gather(1, tokens[:, None])[:, 0]
+            torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mix_lies_between_the_heads_and_training_always_uses_ce():
+    model, task = small("transformer_dualhead")
+    net_input = batch(task.source_dictionary)
+    scores = {}
+    for head in ("ce", "sb", "mix"):
+        model.decoder.set_decode_head(head, 0.25)
+        scores[head] = torch.log_softmax(model(**net_input)[0], -1)
+    expected = torch.log_softmax(0.25 * scores["ce"] + 0.75 * scores["sb"], -1)
+    torch.testing.assert_close(scores["mix"], expected)
+    model.train()
+    model.decoder.dropout_module.p = 0.0
+    features, extra = model(**net_input, features_only=True)
+    ce, sb = extra["heads"]
+    model.decoder.set_decode_head("sb", 0.5)
+    torch.testing.assert_close(model.decoder.output_layer(features), torch.nn.functional.linear(features, ce.weight))
+    for head, mix, message in (("both", 0.5, "legal values are ce, sb, mix"), ("mix", 1.5, "--decode-mix is 1.5")):
+        with pytest.raises(UsageError, match=message):
+            model.decoder.set_decode_head(head, mix)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_features_and_heads_give_the_logits(name):
+    model, task = small(name)
+    net_input = batch(task.source_dictionary)
+    logits, _ = model(**net_input)
+    heads = read_heads(model, net_input)
+    torch.testing.assert_close(torch.nn.functional.linear(heads.features, *heads.ce), logits)
+    model.decoder.set_decode_head("sb", 0.5)
+    torch.testing.assert_close(torch.nn.functional.linear(heads.features, *heads.sb), model(**net_input)[0])
+
+
+def test_a_changed_output_layer_is_not_taken_for_a_linear_one():
+    """A subclass that computes its scores another way goes the dense path."""
+    model, task = build("transformer", **SMALL["transformer_dualhead"])
+
+    class Tempered(type(model.decoder)):
+        def output_layer(self, features):
+            return super().output_layer(features) / 2
+
+    assert linear_head(model.decoder) is not None
+    model.decoder.__class__ = Tempered
+    assert linear_head(model.decoder) is None
+    assert read_heads(model, batch(task.source_dictionary)) is None
+
+
+def test_checkpoints_of_0_12_2_load():
+    """Its duplicate encoder tensors are dropped on load, other unknown tensors still are an error."""
+    model, _ = small("transformer_dualhead")
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state["encoder.layers.0.in_proj_weight"] = torch.zeros(48, 16)
+    state["encoder.layers.1.fc2_bias"] = torch.zeros(16)
+    model.load_state_dict(dict(state), strict=True)
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        model.load_state_dict(dict(state, surprise=torch.zeros(1)), strict=True)
