@@ -59,8 +59,15 @@ def test_spawned_workers_import_the_user_dir(joined_data, tmp_path):
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
 
 
-def test_without_fairseq_one_line_says_so(tmp_path):
+def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
     (tmp_path / "fairseq.py").write_text("raise ImportError('no such thing here')\n")
-    result = run("fairseq_klang.cli", "user-dir", check=False, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
-    assert result.returncode != 0
-    assert "pip install 'fairseq-klang[fairseq]'" in result.stderr.strip().splitlines()[-1]
+    code = "from fairseq_klang.losses import soft_bleu; print(soft_bleu.__name__)"
+    environment = dict(os.environ, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    assert result.stdout == "soft_bleu\n"
+    assert result.stderr == "fairseq-klang needs fairseq (no such thing here): pip install 'fairseq-klang[fairseq]'\n"
+    doctor = run("fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": environment["PYTHONPATH"]})
+    assert doctor.returncode == 1 and "Traceback" not in doctor.stderr + doctor.stdout
+    assert "pip install 'fairseq-klang[fairseq]'" in doctor.stdout + doctor.stderr

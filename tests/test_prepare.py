@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_klang.data import prepare as module
 from fairseq_klang.data.prepare import PrepareError, PrepareOptions, multi30k_inputs, prepare, text_inputs
-from fairseq_klang.data.text import TextError, is_blank, moses_detokenizer, moses_tokenizer, read_lines, unescape
+from fairseq_klang.text import TextError, is_blank, moses_detokenizer, moses_tokenizer, read_lines, unescape
 
 NOUNS = {"Hund": "dog", "Baum": "tree", "Zug": "train", "Brief": "letter", "Garten": "garden", "Turm": "tower", "Fluss": "river"}
 VERBS = {"steht": "stands", "wartet": "waits", "schläft": "sleeps", "glänzt": "shines"}

@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_klang.analysis import scoring
 from fairseq_klang.analysis.scoring import ScoringError, compare, format_report, join_subwords, read_generated, score, self_test
-from fairseq_klang.data.text import moses_tokenizer
+from fairseq_klang.text import moses_tokenizer
 
 REFERENCE = [
     "Anna's brother paints the old gate.",
@@ -214,7 +214,7 @@ def test_report_of_two_systems(files):
 @pytest.mark.parametrize(
     "text, words",
     [
-        (generated(SYSTEM, [0, 1, 3]), "3 of the 5 lines of the reference: 2 are missing, the first is number 2; fairseq drops the last batch unless"),
+        (generated(SYSTEM, [0, 1, 3]), "3 of the 5 lines of the reference: 2 missing, the first is number 2; fairseq drops the last batch unless"),
         (generated(SYSTEM + ["more"]), "hypothesis for sentence 5, but the reference has only 5 lines"),
         (generated(SYSTEM) + generated(SYSTEM), "holds? .*two outputs"),
         (generated(SYSTEM)[:-40] + "\nH-4\t-0.1\tcut", "stops in the middle of its last line"),

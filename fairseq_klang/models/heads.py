@@ -19,16 +19,6 @@ Heads.__doc__ = """What a criterion needs: features [B, T, d], the two :class:`H
 the extra output of the forward pass."""
 
 
-def check_decode_head(head, mix, single=False):
-    """Raise UsageError unless head is one of ce, sb, mix, mix lies in [0, 1], and a single-head model keeps ce."""
-    if head not in DECODE_HEADS:
-        raise UsageError(f"--decode-head is {head!r}; legal values are {', '.join(DECODE_HEADS)}")
-    if not 0 <= mix <= 1:
-        raise UsageError(f"--decode-mix is {mix}; it must be between 0 and 1")
-    if single and head != "ce":
-        raise UsageError(f"--decode-head is {head}, but this model has one head; legal value is ce")
-
-
 class DualHeadDecoder:
     """Mixin over a fairseq decoder: `sb_projection` beside its own output layer (DESIGN 3).
 
@@ -39,7 +29,10 @@ class DualHeadDecoder:
 
     def set_decode_head(self, head, mix):
         """Choose the head that generates; raises UsageError outside ce, sb, mix or a weight outside [0, 1]."""
-        check_decode_head(head, mix)
+        if head not in DECODE_HEADS:
+            raise UsageError(f"--decode-head is {head!r}; legal values are {', '.join(DECODE_HEADS)}")
+        if not 0 <= mix <= 1:
+            raise UsageError(f"--decode-mix is {mix}; it must be between 0 and 1")
         self.decode_head, self.decode_mix = head, mix
 
     def output_layer(self, features):
@@ -54,6 +47,18 @@ class DualHeadDecoder:
             return sb
         ce = super().output_layer(features)
         return self.decode_mix * _log_softmax(ce) + (1 - self.decode_mix) * _log_softmax(sb)
+
+
+def choose_decode_head(decoder, options):
+    """Set the head that generates from `options.decode_head` and `.decode_mix`; what is missing or None stays as it is.
+
+    Raises UsageError for a value out of range, and for another head than ce on a decoder that has one.
+    """
+    head, mix = getattr(options, "decode_head", None), getattr(options, "decode_mix", None)
+    if isinstance(decoder, DualHeadDecoder):
+        decoder.set_decode_head(decoder.decode_head if head is None else head, decoder.decode_mix if mix is None else mix)
+    elif head not in (None, "ce"):
+        raise UsageError(f"--decode-head is {head}, but this model has one head; the legal value is ce")
 
 
 def check_joined(args, task):

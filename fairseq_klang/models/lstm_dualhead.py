@@ -4,7 +4,7 @@ from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architectur
 
 from ..errors import UsageError
 from ..preflight import check_arguments
-from .heads import DualHeadDecoder, check_joined, decoder_heads, linear_head, share_inputs
+from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, linear_head, share_inputs
 
 
 class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
@@ -29,7 +29,7 @@ class LSTMDualHeadModel(LSTMModel):
         decoder.__class__ = LSTMDualHeadDecoder
         ce = linear_head(decoder)
         decoder.sb_projection = Linear(ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None)
-        decoder.set_decode_head(getattr(args, "decode_head", "ce"), getattr(args, "decode_mix", 0.5))
+        choose_decode_head(decoder, args)
         return model
 
     def forward(self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False):

@@ -6,7 +6,7 @@ from torch import nn
 from ..compat import strip_legacy_keys_in_place
 from ..errors import UsageError
 from ..preflight import check_arguments
-from .heads import DualHeadDecoder, check_joined, decoder_heads, share_inputs
+from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, share_inputs
 
 
 class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
@@ -47,7 +47,7 @@ class TransformerDualHeadModel(TransformerModel):
         cfg = model.cfg
         flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or cfg.merge_src_tgt_embed
         share_inputs(model, task, flagged or cfg.decoder.embed_path)
-        model.decoder.set_decode_head(getattr(args, "decode_head", "ce"), getattr(args, "decode_mix", 0.5))
+        choose_decode_head(model.decoder, args)
         return model
 
     @classmethod

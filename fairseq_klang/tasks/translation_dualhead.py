@@ -1,5 +1,4 @@
 """`translation_dualhead`: fairseq's translation task, and what neither a model nor a criterion can offer."""
-import logging
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -8,9 +7,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from ..initialise import initialise_from
-from ..models.heads import DECODE_HEADS, check_decode_head
-
-logger = logging.getLogger(__name__)
+from ..models.heads import DECODE_HEADS, choose_decode_head
 
 
 @dataclass
@@ -39,13 +36,7 @@ class TranslationDualHeadTask(TranslationTask):
     def build_model(self, cfg, from_checkpoint=False):
         """Build the model, set its decoding head, and in training start it from `--init-from`."""
         model = super().build_model(cfg, from_checkpoint)
-        decoder = model.decoder
-        if self.cfg.decode_head is not None or self.cfg.decode_mix is not None:
-            head = self.cfg.decode_head or getattr(decoder, "decode_head", "ce")
-            mix = getattr(decoder, "decode_mix", 0.5) if self.cfg.decode_mix is None else self.cfg.decode_mix
-            check_decode_head(head, mix, single=not hasattr(decoder, "set_decode_head"))
-            if hasattr(decoder, "set_decode_head"):
-                decoder.set_decode_head(head, mix)
+        choose_decode_head(model.decoder, self.cfg)
         if self.cfg.init_from and not from_checkpoint:
             initialise_from(model, self.cfg.init_from)
         return model

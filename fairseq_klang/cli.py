@@ -1,0 +1,233 @@
+"""The console command `klang`: parse the arguments and call the function that does the work."""
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import sys
+
+from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
+from .errors import KlangError
+from .version import __version__
+
+
+def _add_fields(parser, cls):
+    """One option for each field of a dataclass; the dataclass checks the values."""
+    for field in dataclasses.fields(cls):
+        names = field.metadata.get("flags") or (flag(field.name),)
+        if isinstance(field.default, bool):
+            parser.add_argument(*names, dest=field.name, action="store_true", help=field.metadata["help"])
+            continue
+        choices = field.metadata.get("choices")
+        metavar = "{%s}" % ",".join(choices) if choices else field.metadata.get("metavar", "N" if isinstance(field.default, int) else "LANG")
+        text = f"{field.metadata['help']} (default: {field.default})"
+        parser.add_argument(*names, dest=field.name, type=type(field.default), default=field.default, metavar=metavar, help=text)
+
+
+def _fields(args, cls):
+    return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(cls)})
+
+
+def user_dir(args):
+    """Print the folder for fairseq's --user-dir."""
+    print(os.path.dirname(os.path.abspath(__file__)))
+
+
+def prepare_command(args):
+    """Run `klang prepare`."""
+    options = _fields(args, PrepareOptions)
+    inputs = multi30k_inputs(args.folder) if args.corpus == "multi30k" else text_inputs(args.train, args.valid, args.test)
+    report = prepare(inputs, args.out, options)
+    vocabulary = ", ".join(f"{lang} {size}" for lang, size in report["vocabulary"].items())
+    print(f"ready for fairseq-train: {os.path.join(args.out, 'bin')} ({report['lines']['train']['kept']} training pairs; vocabulary: {vocabulary})")
+
+
+def score_command(args):
+    """Run `klang score`."""
+    from .analysis.scoring import format_report, score
+
+    report = score(
+        args.ref,
+        args.hypotheses,
+        args.target_lang,
+        subword=args.subword,
+        tokenizer=args.tokenizer,
+        plain=args.plain,
+        samples=args.samples,
+        seed=args.seed,
+    )
+    print(json.dumps(report.as_dict(), indent=2, ensure_ascii=False) if args.json else format_report(report))
+
+
+def average_command(args):
+    """Run `klang average`."""
+    from .average import AverageError, average_to_file, find_last
+
+    if bool(args.inputs) == bool(args.dir):
+        raise AverageError("give either --inputs CHECKPOINT..., or --dir DIR with --last-epochs N or --last-updates N")
+    if args.inputs and (args.last_epochs is not None or args.last_updates is not None):
+        raise AverageError("--last-epochs and --last-updates go with --dir, not with --inputs")
+    paths = args.inputs or find_last(args.dir, epochs=args.last_epochs, updates=args.last_updates)
+    average_to_file(paths, args.output)
+    print(f"{args.output}: the average of {', '.join(paths)}")
+
+
+def report_command(args):
+    """Run `klang report`."""
+    from .analysis.curves import write_report
+
+    for path in write_report(args.runs, args.out):
+        print(path)
+
+
+def doctor_command(args):
+    """Run `klang doctor`; the exit status is 1 when something is broken."""
+    from .doctor import examine
+
+    broken = 0
+    for finding in examine():
+        print(finding, flush=True)
+        broken += finding.state == "broken"
+    return 1 if broken else 0
+
+
+def _command(commands, name, function, text, example):
+    parser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=example, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(function=function)
+    return parser
+
+
+def _prepare_parser(commands):
+    parser = commands.add_parser("prepare", help="turn raw parallel text into a folder that fairseq-train reads")
+    corpora = parser.add_subparsers(dest="corpus", metavar="CORPUS", required=True)
+    multi30k = _command(
+        corpora,
+        "multi30k",
+        prepare_command,
+        "prepare Multi30k (task 1): train, valid, test (2016 Flickr), test1 (2017 Flickr), test2 (2017 MSCOCO)",
+        "example:\n  klang prepare multi30k --from data/multi30k --out data/m30k --vocab-size 8000\n  fairseq-train data/m30k/bin ...",
+    )
+    multi30k.add_argument(
+        "--from",
+        dest="folder",
+        required=True,
+        metavar="DIR",
+        help="folder with train, val, test_2016_flickr, test_2017_flickr and test_2017_mscoco, each .de and .en, plain or .gz",
+    )
+    text = _command(
+        corpora,
+        "text",
+        prepare_command,
+        "prepare any parallel text; PREFIX stands for the files PREFIX.de and PREFIX.en (-s and -t), plain or .gz",
+        "example:\n  klang prepare text --train raw/train --valid raw/dev --test raw/test --out data/mine -s de -t en",
+    )
+    for name in ("train", "valid"):
+        text.add_argument("--" + name, required=True, metavar="PREFIX", help=f"{name} text")
+    text.add_argument("--test", required=True, action="append", metavar="PREFIX", help="test text; give it again for test1, test2, ...")
+    for sub in (multi30k, text):
+        sub.add_argument(
+            "--out",
+            required=True,
+            metavar="DIR",
+            help="folder for raw/ (for klang score), tok/, subword/, bin/ (for fairseq) and prepare.json; a second run reuses what is there",
+        )
+        _add_fields(sub, PrepareOptions)
+
+
+def _score_parser(commands):
+    parser = _command(
+        commands,
+        "score",
+        score_command,
+        "score the output of fairseq-generate against the raw reference, every kind of BLEU side by side; two outputs are compared",
+        "example:\n  fairseq-generate data/m30k/bin --path checkpoint_best.pt --required-batch-size-multiple 1 > gen.out\n"
+        "  klang score --ref data/m30k/raw/test.en gen.out",
+    )
+    parser.add_argument("--ref", required=True, metavar="FILE", help="raw reference, one sentence a line, plain or .gz")
+    parser.add_argument("hypotheses", nargs="+", metavar="OUTPUT", help="output of fairseq-generate or fairseq-interactive; one or two files")
+    parser.add_argument(
+        "--subword", default="bpe", metavar="{bpe,sentencepiece,none}", help="subwords to undo, if fairseq has not undone them (default: bpe)"
+    )
+    parser.add_argument(
+        "--tokenizer", default="moses", metavar="{moses,none}", help="moses: the model writes Moses tokens, detokenise them (default: moses)"
+    )
+    parser.add_argument("--plain", action="store_true", help="OUTPUT is running text, one translation a line")
+    parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (default: the ending of the reference's name)")
+    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="resamples of the paired bootstrap (default: 1000)")
+    parser.add_argument("--seed", type=int, default=12345, metavar="N", help="seed of the paired bootstrap (default: 12345)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _average_parser(commands):
+    parser = _command(
+        commands,
+        "average",
+        average_command,
+        "average the weights of several checkpoints into one",
+        "example:\n  klang average --dir checkpoints --last-epochs 5 --output checkpoints/average.pt",
+    )
+    parser.add_argument("--inputs", nargs="+", metavar="CHECKPOINT", help="the checkpoints; settings are taken from the last")
+    parser.add_argument("--dir", metavar="DIR", help="folder of checkpoints, with one of the next two")
+    parser.add_argument("--last-epochs", type=int, metavar="N", help="average the last N of checkpoint1.pt, checkpoint2.pt, ...")
+    parser.add_argument("--last-updates", type=int, metavar="N", help="average the last N of checkpoint_1_500.pt, ...")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
+
+
+def parser():
+    """The argument parser of `klang`."""
+    root = argparse.ArgumentParser(prog="klang", description="The tools of fairseq-klang.")
+    root.add_argument("--version", action="version", version=f"fairseq-klang {__version__}")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _command(
+        commands,
+        "user-dir",
+        user_dir,
+        "print the folder for fairseq's --user-dir",
+        "example:\n  fairseq-train DATA --user-dir $(klang user-dir) --criterion restricted_softbleu ...",
+    )
+    _prepare_parser(commands)
+    _score_parser(commands)
+    _average_parser(commands)
+    report = _command(
+        commands,
+        "report",
+        report_command,
+        "draw the curves of one or more trainings, and write their values",
+        "example:\n  klang report checkpoints/ce checkpoints/softbleu --out report",
+    )
+    report.add_argument("runs", nargs="+", metavar="RUN", help="folder of a training")
+    report.add_argument("--out", required=True, metavar="DIR", help="folder for the figures and tables")
+    _command(
+        commands,
+        "doctor",
+        doctor_command,
+        "look over the installation; every problem comes with its fix, and the exit status is 1 if something is broken",
+        "example:\n  klang doctor",
+    )
+    return root
+
+
+def main(argv=None):
+    """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input), 130 (interrupted)."""
+    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    args = parser().parse_args(argv)
+    try:
+        return args.function(args) or 0
+    except KlangError as error:
+        message = str(error)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except KeyboardInterrupt:
+        print("klang: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
+        return 130
+    print("klang: error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
