@@ -24,7 +24,7 @@ def toy_pairs(count, seed):
 
 def run(module, *arguments, check=True, env=None, stdin=None):
     """Run `python -m module arguments` in a fresh process and return the completed process with text output."""
-    environment = dict(os.environ, OMP_NUM_THREADS="2", **(env or {}))
+    environment = dict(os.environ, PYTHONIOENCODING="utf-8", OMP_NUM_THREADS="2", **(env or {}))
     result = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         env=environment,
@@ -39,14 +39,14 @@ def run(module, *arguments, check=True, env=None, stdin=None):
     return result
 
 
-def binarise(folder, joined):
+def binarise(folder, joined, splits=SPLITS):
     """Write the toy corpus below `folder` and binarise it; returns the folder for fairseq-train."""
-    for seed, (split, count) in enumerate(SPLITS.items()):
+    for seed, (split, count) in enumerate(splits.items()):
         with open(folder / f"{split}.de", "w") as de, open(folder / f"{split}.en", "w") as en:
             for source, target in toy_pairs(count, seed):
                 de.write(source + "\n")
                 en.write(target + "\n")
-    prefixes = [part for split in SPLITS for part in (f"--{split}pref", folder / split)]
+    prefixes = [part for split in splits for part in (f"--{split}pref", folder / split)]
     run("fairseq_cli.preprocess", "-s", "de", "-t", "en", *prefixes, "--destdir", folder / "bin", *(["--joined-dictionary"] if joined else []))
     return folder / "bin"
 

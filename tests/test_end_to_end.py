@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, train_arguments
+from conftest import SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, binarise, run, train_arguments
 
 from fairseq_klang.compat import load_checkpoint
 
@@ -73,11 +73,23 @@ def test_train_validate_generate_interactive(joined_data, tmp_path, architecture
 
 
 def test_whole_splits_are_used(joined_data, tmp_path):
-    """201 + 23 + 7 sentences: nsentences per epoch and per validation are those numbers."""
+    """Sentences trained on and validated on, counted from the logs, are the sizes of the splits."""
     trained = train(joined_data, tmp_path, "--max-epoch", "1", *CRITERIONS["restricted_softbleu"])
     inner = rows(trained, "train_inner")
     assert sum(float(row["bsz"]) for row in inner) == SPLITS["train"]
     assert float(rows(trained, "valid")[-1]["valid_bsz"]) == SPLITS["valid"]
+
+
+def test_splits_of_7_and_1014_sentences(tmp_path):
+    """The sizes at which fairseq's main branch drops everything, or six sentences (DESIGN 7)."""
+    data = binarise(tmp_path, joined=True, splits={"train": 7, "valid": 1014, "test": 7})
+    trained = train(data, tmp_path / "run", "--max-epoch", "1", *CRITERIONS["restricted_softbleu"])
+    (row,) = rows(trained, "train")
+    assert float(row["train_bsz"]) * float(row["train_num_updates"]) == pytest.approx(7)
+    valid = rows(trained, "valid")[-1]
+    output = generate(data, tmp_path / "run" / "checkpoint_last.pt", "--max-len-b", "5", "--beam", "1", subset="valid").stdout
+    assert sorted(hypotheses(output)) == list(range(1014))
+    assert float(valid["valid_wpb"]) > 0
 
 
 def test_separate_dictionaries_and_sharing_flags(separate_data, tmp_path):
@@ -181,6 +193,15 @@ def test_bad_input_gets_one_line(joined_data, tmp_path):
     assert "holds no dictionary" in refusal(train(tmp_path / "empty", tmp_path / "d", check=False))
     (tmp_path / "file").write_text("")
     assert "--save-dir" in refusal(train(joined_data, tmp_path / "file" / "run", check=False))
+
+
+def test_a_loss_that_is_not_finite_stops_training_and_names_the_update(joined_data, tmp_path):
+    train(joined_data, tmp_path, "--max-epoch", "1", *CRITERIONS["restricted_softbleu"])
+    before = (tmp_path / "checkpoint_last.pt").read_bytes()
+    line = refusal(train(joined_data, tmp_path, "--max-epoch", "3", "--reset-lr-scheduler", "--reset-optimizer", "--lr", "1e30", check=False))
+    update = int(re.search(r"not finite \(nan or inf\) at update (\d+)", line).group(1))
+    assert update == load_checkpoint(tmp_path / "crash.pt")["optimizer_history"][-1]["num_updates"] + 1
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
 
 
 @pytest.mark.parametrize("architecture", ["transformer_dualhead", "transformer"])

@@ -17,7 +17,7 @@ from omegaconf import II
 from ..analysis.scoring import self_test
 from ..collision import K_LANG, collision_size
 from ..compat import follow_training
-from ..errors import UsageError
+from ..errors import NotFiniteError, UsageError
 from ..losses import COUNTS, FORMS, NGRAMS, ce_weight, combine, fused_cross_entropy, restricted_soft_bleu, soft_bleu, target_masks
 from ..models.heads import read_heads
 from ..preflight import check_checkpoint_metric, check_restore_file
@@ -140,7 +140,7 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
     def forward(self, model, sample, reduce=True):
         """(loss, sample_size, logging_output); the loss is summed over sentences, or [B] with `reduce=False`.
 
-        Raises FloatingPointError, naming the update, when the loss is not finite.
+        Raises NotFiniteError, naming the update, when the loss is not finite.
         """
         prefix = self.cfg.ignore_prefix_size
         target = sample["target"][:, prefix:]
@@ -211,7 +211,7 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         for flag, update in ((self.not_finite or (None, 0)), (finite if now else None, self.num_updates)):
             if flag is not None and not flag:
                 self.not_finite = None
-                raise FloatingPointError(
+                raise NotFiniteError(
                     f"the loss is not finite (nan or inf) at update {update + 1}: nothing was changed by this batch. "
                     "Lower --lr, set --clip-norm, or look for a damaged checkpoint or batch"
                 )
