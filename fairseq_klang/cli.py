@@ -6,22 +6,25 @@ import logging
 import os
 import sys
 
+from .data.iwslt14 import PRESETS, prepare_iwslt14, preset_options
 from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
 from .errors import KlangError
 from .version import __version__
 
 
-def _add_fields(parser, cls):
-    """One option for each field of a dataclass; the dataclass checks the values."""
+def _add_fields(parser, cls, preset=False):
+    """One option for each field of a dataclass; the dataclass checks the values. preset: where not given, the preset decides."""
     for field in dataclasses.fields(cls):
         names = field.metadata.get("flags") or (flag(field.name),)
         if isinstance(field.default, bool):
-            parser.add_argument(*names, dest=field.name, action="store_true", help=field.metadata["help"])
+            default = argparse.SUPPRESS if preset else False
+            parser.add_argument(*names, dest=field.name, action="store_true", default=default, help=field.metadata["help"])
             continue
         choices = field.metadata.get("choices")
         metavar = "{%s}" % ",".join(choices) if choices else field.metadata.get("metavar", "N" if isinstance(field.default, int) else "LANG")
-        text = f"{field.metadata['help']} (default: {field.default})"
-        parser.add_argument(*names, dest=field.name, type=type(field.default), default=field.default, metavar=metavar, help=text)
+        text = f"{field.metadata['help']} (default: {field.default}{', if the preset has no other' if preset else ''})"
+        default = argparse.SUPPRESS if preset else field.default
+        parser.add_argument(*names, dest=field.name, type=type(field.default), default=default, metavar=metavar, help=text)
 
 
 def _fields(args, cls):
@@ -37,9 +40,28 @@ def prepare_command(args):
     """Run `klang prepare`."""
     options = _fields(args, PrepareOptions)
     inputs = multi30k_inputs(args.folder) if args.corpus == "multi30k" else text_inputs(args.train, args.valid, args.test)
-    report = prepare(inputs, args.out, options)
+    _tell_prepared(args.out, prepare(inputs, args.out, options))
+
+
+def iwslt14_command(args):
+    """Run `klang prepare iwslt14`."""
+    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(PrepareOptions) if hasattr(args, field.name)}
+    report = prepare_iwslt14(
+        args.out,
+        preset_options(args.preset, **given),
+        archive=args.archive,
+        cache=args.cache,
+        urls=args.url,
+        digest=args.sha256,
+        fold=args.fold,
+        any_archive=args.any_archive,
+    )
+    _tell_prepared(args.out, report)
+
+
+def _tell_prepared(out, report):
     vocabulary = ", ".join(f"{lang} {size}" for lang, size in report["vocabulary"].items())
-    print(f"ready for fairseq-train: {os.path.join(args.out, 'bin')} ({report['lines']['train']['kept']} training pairs; vocabulary: {vocabulary})")
+    print(f"ready for fairseq-train: {os.path.join(out, 'bin')} ({report['lines']['train']['kept']} training pairs; vocabulary: {vocabulary})")
 
 
 def score_command(args):
@@ -126,14 +148,41 @@ def _prepare_parser(commands):
     for name in ("train", "valid"):
         text.add_argument("--" + name, required=True, metavar="PREFIX", help=f"{name} text")
     text.add_argument("--test", required=True, action="append", metavar="PREFIX", help="test text; give it again for test1, test2, ...")
-    for sub in (multi30k, text):
+    iwslt14 = _iwslt14_parser(corpora)
+    for sub in (multi30k, text, iwslt14):
         sub.add_argument(
             "--out",
             required=True,
             metavar="DIR",
             help="folder for raw/ (for klang score), tok/, subword/, bin/ (for fairseq) and prepare.json; a second run reuses what is there",
         )
-        _add_fields(sub, PrepareOptions)
+        _add_fields(sub, PrepareOptions, preset=sub is iwslt14)
+
+
+def _iwslt14_parser(corpora):
+    parser = _command(
+        corpora,
+        "iwslt14",
+        iwslt14_command,
+        "prepare IWSLT14 German-English by the rules of fairseq's published recipe: fetch, clean, split, tokenise, binarise",
+        "example:\n  klang prepare iwslt14 --preset bpe10k --cache data/iwslt14 --out data/iwslt14/bpe10k",
+    )
+    parser.add_argument(
+        "--preset",
+        default="bpe8k",
+        metavar="{%s}" % ",".join(PRESETS),
+        help="bpe8k, bpe32k: joined dictionary; bpe10k: fairseq's own, separate dictionaries; sentencepiece: 8,000 joined; "
+        "word: joined, words above the threshold that comes closest to 56,652 (default: bpe8k)",
+    )
+    parser.add_argument("--archive", metavar="FILE", help="the archive, de-en.tgz or 2014-01.tgz; without it de-en.tgz is fetched")
+    parser.add_argument("--cache", metavar="DIR", help="folder that keeps the fetched archive for further preparations (default: --out)")
+    parser.add_argument("--url", action="append", metavar="URL", help="fetch from here instead of the known addresses; give it again for a second choice")
+    parser.add_argument("--sha256", default="", metavar="HEX", help="refuse an archive of another SHA-256")
+    parser.add_argument(
+        "--fold", type=int, default=0, metavar="R", help="validation is each pair whose number leaves R when divided by 23; 0 is fairseq's split (default: 0)"
+    )
+    parser.add_argument("--any-archive", action="store_true", help="go on with an archive whose size or line counts are not the published ones")
+    return parser
 
 
 def _score_parser(commands):

@@ -17,13 +17,13 @@ def quickstart(*arguments):
 def test_smoke_run_scores_both_trainings_and_a_second_run_reuses_them(tmp_path):
     first = quickstart("--smoke", "--active-env", "--out", tmp_path)
     assert first.returncode == 0, first.stdout[-3000:]
-    for name in ("ce/test.out", "sb/test.out", "scores.txt", "report/curves.csv", "report/curves.png"):
+    for name in ("test.ce.out", "test.sb.out", "scores.txt", "report/curves.csv", "report/curves.png"):
         assert (tmp_path / name).stat().st_size > 0, name
     assert "sb_p4" in (tmp_path / "report" / "curves.csv").read_text()
-    hypotheses = [line for line in (tmp_path / "sb" / "test.out").read_text(encoding="utf-8").splitlines() if line.startswith("H-")]
+    hypotheses = [line for line in (tmp_path / "test.sb.out").read_text(encoding="utf-8").splitlines() if line.startswith("H-")]
     assert len(hypotheses) == 21  # no multiple of 8: none is dropped
 
-    kept = [tmp_path / name for name in ("text/train.de", "ce/checkpoint_last.pt", "sb/checkpoint_last.pt", "ce/test.out", "sb/test.out")]
+    kept = [tmp_path / name for name in ("text/train.de", "ce/checkpoint_last.pt", "sb/checkpoint_last.pt", "test.ce.out", "test.sb.out")]
     before = [path.stat().st_mtime_ns for path in kept]
     (tmp_path / "report" / "curves.png").unlink()
     second = quickstart("--smoke", "--active-env", "--out", tmp_path)

@@ -1,4 +1,5 @@
 """Turn raw parallel text into what fairseq-train reads: raw -> tok -> subword -> bin, each step kept and reused."""
+import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -50,6 +51,12 @@ class PrepareOptions:
         "bpe: merge operations; sentencepiece: size of the vocabulary; word: most frequent words kept in each "
         "dictionary (a joined dictionary is one), 0 keeps all",
     )
+    word_cut: str = _option(
+        "exact",
+        "word: exact keeps the --vocab-size most frequent words; threshold keeps every word that occurs N times or more, "
+        "with the N that comes closest to --vocab-size words",
+        choices=("exact", "threshold"),
+    )
     tokenizer: str = _option("moses", "tokenizer, applied before lower-casing", choices=("moses", "none"))
     escape: bool = _option(False, "write & ' \" < > [ ] | as entities such as &apos;, as Moses' tokenizer.perl does")
     keep_case: bool = _option(False, "do not lower-case the text")
@@ -62,7 +69,10 @@ class PrepareOptions:
             choices, value = field.metadata.get("choices"), getattr(self, field.name)
             if choices and value not in choices:
                 raise PrepareError(f"{flag(field.name)} is {value!r}; it must be one of {', '.join(choices)}")
-        least = {"vocab_size": 0 if self.subword == "word" else 1, "limit": 0, "workers": 1}
+        if self.word_cut == "threshold" and self.subword != "word":
+            raise PrepareError(f"--word-cut threshold needs --subword word; --subword is {self.subword!r}")
+        may_keep_all = self.subword == "word" and self.word_cut == "exact"
+        least = {"vocab_size": 0 if may_keep_all else 1, "limit": 0, "workers": 1}
         for name, minimum in least.items():
             if getattr(self, name) < minimum:
                 raise PrepareError(f"{flag(name)} is {getattr(self, name)}; it must be {minimum} or more")
@@ -236,6 +246,33 @@ def apply_sentencepiece(model):
     return lambda line: " ".join(processor.encode(line.rstrip("\n"), out_type=str)) + "\n"
 
 
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def frequency_threshold(counts, size):
+    """(N, words): the words that occur N times or more are closest in number to `size`; of two such N the smaller.
+
+    counts: {word: how often it occurs}, not empty.
+    """
+    of_frequency = collections.Counter(counts.values())
+    best, words = None, 0
+    for frequency in sorted(of_frequency, reverse=True):
+        words += of_frequency[frequency]
+        if best is None or abs(words - size) <= abs(best[1] - size):
+            best = frequency, words
+    return best
+
+
+def count_words(paths):
+    """{word: how often it occurs} over all files."""
+    counts = collections.Counter()
+    for path in paths:
+        with _open(path) as stream:
+            for line in stream:
+                counts.update(line.split())
+    return counts
+
+
 # -- the steps -----------------------------------------------------------------------------------------------
 
 
@@ -265,7 +302,7 @@ class _Job:
         if step in ("subword", "bin"):
             key.update(subword=options.subword, vocab_size=options.vocab_size)
         if step == "bin":
-            key.update(dictionary=options.dictionary)
+            key.update(dictionary=options.dictionary, word_cut=options.word_cut)
         return key
 
     @property
@@ -282,7 +319,7 @@ class _Job:
             outputs = [os.path.join(folder, f"{split}.{lang}") for lang in self.options.langs]
             lines[split] = copy_raw(split, paths, outputs, self.options.limit if split == "train" else 0)
             if lines[split]["dropped"]:
-                _say(f"  {split}: dropped {lines[split]['dropped']} pairs with an empty side, kept {lines[split]['kept']}")
+                say(f"  {split}: dropped {lines[split]['dropped']} pairs with an empty side, kept {lines[split]['kept']}")
         return {"lines": lines}
 
     def tok(self, folder):
@@ -298,7 +335,7 @@ class _Job:
             codes = os.path.join(folder, "codes")
             result["merges"] = learn_bpe(training, codes, options.vocab_size)
             if result["merges"] < options.vocab_size:
-                _say(f"  only {result['merges']} of {options.vocab_size} merges: no further pair occurs twice")
+                say(f"  only {result['merges']} of {options.vocab_size} merges: no further pair occurs twice")
             encode = apply_bpe(codes)
         elif options.subword == "sentencepiece":
             model = os.path.join(folder, "spm.model")
@@ -322,14 +359,32 @@ class _Job:
         command += ["--destdir", folder, "--workers", str(options.workers)]
         if options.dictionary == "joined":
             command.append("--joined-dictionary")
-        if options.subword == "word" and options.vocab_size:
+        result = {}
+        if options.word_cut == "threshold":
+            result["threshold"] = self._thresholds()
+            for side, lang in zip(("src", "tgt"), options.langs):
+                command += [f"--threshold{side}", str(result["threshold"][lang])]
+        elif options.subword == "word" and options.vocab_size:
             # fairseq counts its four special symbols
             command += ["--nwordssrc", str(options.vocab_size + 4), "--nwordstgt", str(options.vocab_size + 4)]
         _run(command)
         return {
+            **result,
             "vocabulary": {lang: self._check_binary(folder, lang) for lang in options.langs},
             "dictionaries": {f"dict.{lang}.txt": sha256(os.path.join(folder, f"dict.{lang}.txt")) for lang in options.langs},
         }
+
+    def _thresholds(self):
+        """{lang: how often a word must occur to be in the dictionary}."""
+        options = self.options
+        training = {lang: path for split, lang, path in self.texts("subword") if split == "train"}
+        groups = [options.langs] if options.dictionary == "joined" else [(lang,) for lang in options.langs]
+        found = {}
+        for langs in groups:
+            threshold, words = frequency_threshold(count_words(training[lang] for lang in langs), options.vocab_size)
+            say(f"  {' and '.join(langs)}: {words} words occur {threshold} times or more; --vocab-size asks for {options.vocab_size}")
+            found.update(dict.fromkeys(langs, threshold))
+        return found
 
     def _check_binary(self, folder, lang):
         """The size of a dictionary, once every split of its language is seen to hold all its sentences."""
@@ -355,16 +410,18 @@ def _run(command):
             last = line
             told = re.search(r"fairseq_cli\.preprocess\W+(\[\w+\] .*)", line)
             if told:
-                _say("  " + told.group(1))
+                say("  " + told.group(1))
     if process.returncode:
         raise PrepareError(f"fairseq-preprocess ended with status {process.returncode}: {last}")
 
 
-def _say(text):
+def say(text):
+    """Print a line of progress, at once, where it does not mix with what a command prints."""
     print(text, file=sys.stderr, flush=True)
 
 
-def _read_record(folder):
+def read_record(folder):
+    """(key, result) that run_step left in a step's folder; raises PrepareError if it left none."""
     try:
         with _open(os.path.join(folder, RECORD)) as stream:
             record = json.load(stream)
@@ -376,13 +433,14 @@ def _read_record(folder):
 def _refuse_other(out, step, old, new):
     """Raise PrepareError unless the folder of this step was made from the same inputs and options."""
     for name in new:
-        if old.get(name) == new[name]:
+        before = old.get(name, getattr(PrepareOptions, name, None))  # an option may be younger than the folder
+        if before == new[name]:
             continue
         if name == "inputs":
             changed = sorted(key for key in set(old.get(name, {})) | set(new[name]) if old.get(name, {}).get(key) != new[name].get(key))
             what = f"{out} was prepared from other text ({', '.join(changed)})"
         else:
-            what = f"{out} was prepared with {flag(name)} {old.get(name)}, now it is {new[name]}"
+            what = f"{out} was prepared with {flag(name)} {before}, now it is {new[name]}"
         raise PrepareError(f"{what}; choose another --out, or delete {os.path.join(out, step)} and the steps after it")
 
 
@@ -392,6 +450,41 @@ def _write_json(path, value):
         json.dump(value, stream, indent=2, ensure_ascii=False)
         stream.write("\n")
     os.replace(partial, path)
+
+
+def finished_step(out, step, key):
+    """What run_step returned for OUT/STEP, or None if that folder is not there; raises PrepareError if it was made from another key."""
+    folder = os.path.join(out, step)
+    if not os.path.exists(folder):
+        return None
+    old, result = read_record(folder)
+    _refuse_other(out, step, old, key)
+    return result
+
+
+def run_step(out, step, key, work):
+    """Fill the folder OUT/STEP by calling work(folder), which returns a dict of facts to keep; returns these facts.
+
+    The folder takes its name only when it is complete. It records the facts and `key`, all that they depend on.
+    """
+    for name in os.listdir(out):  # what a killed run left; a new name, since its fairseq-preprocess may still be writing
+        if re.fullmatch(rf"\.{step}\.\d+\.partial", name):
+            shutil.rmtree(os.path.join(out, name), ignore_errors=True)
+    partial = os.path.join(out, f".{step}.{os.getpid()}.partial")
+    os.mkdir(partial)
+    result = work(partial)
+    _write_json(os.path.join(partial, RECORD), {"key": key, "result": result})
+    os.rename(partial, os.path.join(out, step))
+    return result
+
+
+def make_out(out):
+    """The absolute path of the folder --out, made if it is not there; raises PrepareError if it is a file."""
+    out = os.path.abspath(str(out))
+    if os.path.exists(out) and not os.path.isdir(out):
+        raise PrepareError(f"--out {out} is a file; name a folder")
+    os.makedirs(out, exist_ok=True)
+    return out
 
 
 def versions():
@@ -405,27 +498,23 @@ def versions():
     return found
 
 
-def prepare(inputs, out, options):
+def prepare(inputs, out, options, source=None):
     """Prepare parallel text below the folder `out`.
 
     inputs: {split: prefix}, splits named train, valid, test, test1, ...; a prefix is the path without `.de` or `.de.gz`.
-    options: PrepareOptions.
+    options: PrepareOptions. source: facts on where the text comes from, kept in prepare.json.
 
     Each step fills a folder that takes its name only when it is complete, so a run that was killed goes on where it
     stopped, and a folder made from other text or options is refused, never overwritten. Returns the content of
     OUT/prepare.json: options, versions, line counts, vocabulary sizes and SHA-256 of inputs and dictionaries.
     Raises PrepareError.
     """
-    out = os.path.abspath(str(out))
     paths = {split: [find_text(str(prefix), lang) for lang in options.langs] for split, prefix in inputs.items()}
-    if os.path.exists(out) and not os.path.isdir(out):
-        raise PrepareError(f"--out {out} is a file; name a folder")
-    os.makedirs(out, exist_ok=True)
+    out = make_out(out)
     job = _Job(options, paths, out)
     folders = {step: os.path.join(out, step) for step in STEPS}
-    done = {step: _read_record(folder) for step, folder in folders.items() if os.path.exists(folder)}
-    for step, (key, _) in done.items():
-        _refuse_other(out, step, key, job.key(step))
+    done = {step: finished_step(out, step, job.key(step)) for step in STEPS}
+    done = {step: result for step, result in done.items() if result is not None}
     missing = [step for step in STEPS if step not in done]
     if missing and STEPS.index(missing[0]) < len(done):
         later = ", ".join(folders[step] for step in done if STEPS.index(step) > STEPS.index(missing[0]))
@@ -433,7 +522,7 @@ def prepare(inputs, out, options):
 
     summary = os.path.join(out, "prepare.json")
     if len(done) == len(STEPS) and os.path.exists(summary):
-        _say(f"{out} is already prepared")
+        say(f"{out} is already prepared")
         with _open(summary) as stream:
             return json.load(stream)
     with contextlib.suppress(FileNotFoundError):
@@ -442,18 +531,11 @@ def prepare(inputs, out, options):
     results = {}
     for number, step in enumerate(STEPS, 1):
         if step in done:
-            _say(f"[{number}/{len(STEPS)}] {step}: already done")
-            results[step] = done[step][1]
+            say(f"[{number}/{len(STEPS)}] {step}: already done")
+            results[step] = done[step]
             continue
-        _say(f"[{number}/{len(STEPS)}] {step}: {_DOES[step]}")
-        for name in os.listdir(out):  # what a killed run left; a new name, since its fairseq-preprocess may still be writing
-            if re.fullmatch(rf"\.{step}\.\d+\.partial", name):
-                shutil.rmtree(os.path.join(out, name), ignore_errors=True)
-        partial = os.path.join(out, f".{step}.{os.getpid()}.partial")
-        os.mkdir(partial)
-        results[step] = getattr(job, step)(partial)
-        _write_json(os.path.join(partial, RECORD), {"key": job.key(step), "result": results[step]})
-        os.rename(partial, folders[step])
+        say(f"[{number}/{len(STEPS)}] {step}: {_DOES[step]}")
+        results[step] = run_step(out, step, job.key(step), getattr(job, step))
 
     report = {
         "options": dataclasses.asdict(options),
@@ -462,6 +544,8 @@ def prepare(inputs, out, options):
             split: {lang: {"path": path, "sha256": job.digests[split, lang]} for lang, path in zip(options.langs, paths[split])} for split in paths
         },
     }
+    if source:
+        report["source"] = source
     for result in results.values():
         report.update(result)
     _write_json(summary, report)

@@ -45,7 +45,8 @@ class TransformerDualHeadModel(TransformerModel):
         check_joined(args, task)
         model = super().build_model(args, task)
         cfg = model.cfg
-        flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or cfg.merge_src_tgt_embed
+        merged = getattr(cfg, "merge_src_tgt_embed", False)  # a flag of fairseq's main branch, not of 0.12.2
+        flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or merged
         share_inputs(model, task, flagged or cfg.decoder.embed_path)
         choose_decode_head(model.decoder, args)
         return model

@@ -2,6 +2,7 @@
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from halves import HALVES
 
 from fairseq_klang.losses import chunked, fused_cross_entropy, linear_cross_entropy
 
@@ -82,7 +83,7 @@ def test_backward_twice_gives_twice_the_gradient():
     torch.testing.assert_close(features.grad, 2 * once)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_autocast_and_half_inputs(dtype):
     features, weight, bias, target = make_rows(40, torch.float32)
     inputs = (features, weight, bias)

@@ -4,6 +4,7 @@ import math
 import pytest
 import sacrebleu
 import torch
+from halves import HALVES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import reference_soft_bleu
@@ -96,7 +97,7 @@ def test_lean_equals_dense(dtype, tolerance, bias, topk, counts):
     assert torch.equal(a.sizes, b.sizes)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_lean_equals_dense_under_autocast(dtype):
     # One rounding step of the half type on logits of size about 10, times the steepest slope of the score.
     tolerance = 0.05 if dtype == torch.bfloat16 else 0.01
