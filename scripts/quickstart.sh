@@ -12,7 +12,7 @@ translates the test set with both, prints the scores and draws the curves. Under
 its environment is installed. A second run does only what is missing; a killed training resumes.
 
   --out DIR     folder for everything (default: quickstart)
-  --epochs N    epochs of each training (default: 10)
+  --epochs N    epochs of each training (default: 8)
   --seed N      seed of the corpus and of the trainings (default: 1)
   --smoke       a trial of a minute: 400 pairs, 1 epoch, a tiny model; the scores mean nothing
   --active-env  use the Python environment that is active and install nothing
@@ -47,7 +47,7 @@ if [ -n "$SMOKE" ]; then
   EPOCHS=${EPOCHS:-1}
 else
   SIZES=(--train 12000 --valid 507 --test 503) MERGES=2000 DIM=128 FFN=256 LAYERS=2 HEADS=4 WARMUP=100 INTERVAL=20
-  EPOCHS=${EPOCHS:-10}
+  EPOCHS=${EPOCHS:-8}
 fi
 [[ $EPOCHS =~ ^[1-9][0-9]*$ ]] || fail "--epochs is $EPOCHS; it must be a whole number of at least 1"
 [[ $SEED =~ ^[0-9]+$ ]] || fail "--seed is $SEED; it must be a whole number"
@@ -62,6 +62,7 @@ else
   export PATH="$(cd "$(dirname "$PY")" && pwd):$PATH"
 fi
 export PYTHONWARNINGS=ignore
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # so small a model gains little from more, and loses much on a busy machine
 
 # Everything in one folder belongs to one choice of options.
 mkdir -p "$OUT" || fail "folder $OUT cannot be made; choose another one with --out"
@@ -73,6 +74,10 @@ echo "$SETTINGS" >"$OUT/settings.tmp" && mv "$OUT/settings.tmp" "$OUT/settings"
 
 DEVICE=--cpu
 "$PY" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && DEVICE=
+# Without this flag of fairseq's main branch a resumed training sees other batches than an uninterrupted one.
+RESUME=
+"$PY" -c 'import sys; from fairseq.dataclass.configs import DatasetConfig as C; sys.exit("update_epoch_batch_itr" not in C.__dataclass_fields__)' \
+  2>/dev/null && RESUME="--update-epoch-batch-itr True"
 BEGIN=$SECONDS
 
 echo "== 1/5 The corpus: $OUT/text"
@@ -96,7 +101,7 @@ train() { # name, criterion and its flags
     --encoder-attention-heads "$HEADS" --decoder-attention-heads "$HEADS" --dropout 0.1 \
     "$@" --label-smoothing 0.1 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 --lr 0.003 --lr-scheduler inverse_sqrt \
-    --warmup-updates "$WARMUP" --max-tokens 4096 --required-batch-size-multiple 1 --max-epoch "$EPOCHS" --seed "$SEED" $DEVICE \
+    --warmup-updates "$WARMUP" --max-tokens 4096 --required-batch-size-multiple 1 $RESUME --max-epoch "$EPOCHS" --seed "$SEED" $DEVICE \
     --eval-bleu --eval-bleu-args '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}' --eval-bleu-detok moses --eval-bleu-remove-bpe \
     --best-checkpoint-metric bleu --maximize-best-checkpoint-metric --no-epoch-checkpoints \
     --log-format json --log-interval "$INTERVAL" --log-file "$run/train.log" 2>&1 |
@@ -111,17 +116,22 @@ echo "== 3/5 Training: $OUT/ce (cross-entropy) and $OUT/sb (soft BLEU)"
 train ce --criterion label_smoothed_cross_entropy
 train sb --criterion restricted_softbleu --sb-alpha 0.8
 
-echo "== 4/5 Translating the test set: $OUT/ce/test.out and $OUT/sb/test.out"
+echo "== 4/5 Translating the test set, some seconds: $OUT/test.ce.out and $OUT/test.sb.out"
 for name in ce sb; do
-  [ -e "$OUT/$name/test.out" ] && continue
+  output=$OUT/test.$name.out
+  [ -e "$output" ] && continue
   fairseq-generate "$OUT/data/bin" --user-dir fairseq_klang --task translation -s de -t en --path "$OUT/$name/checkpoint_best.pt" \
     --beam 5 --max-len-a 1.2 --max-len-b 10 --max-tokens 4096 --required-batch-size-multiple 1 $DEVICE \
-    >"$OUT/$name/test.out.tmp" || fail "translating with $OUT/$name/checkpoint_best.pt failed: see above"
-  mv "$OUT/$name/test.out.tmp" "$OUT/$name/test.out"
+    >"$output.tmp" 2>"$OUT/$name/generate.log" || {
+    tail -n 5 "$OUT/$name/generate.log" >&2
+    fail "translating with $OUT/$name/checkpoint_best.pt failed; the whole output is in $OUT/$name/generate.log"
+  }
+  mv "$output.tmp" "$output"
 done
 
 echo "== 5/5 Scores and curves"
-klang score --ref "$OUT/data/raw/test.en" "$OUT/ce/test.out" "$OUT/sb/test.out" | tee "$OUT/scores.txt"
+klang score --ref "$OUT/data/raw/test.en" "$OUT/test.ce.out" "$OUT/test.sb.out" | tee "$OUT/scores.txt"
 klang report "$OUT/ce" "$OUT/sb" --out "$OUT/report"
-echo "Done in $(((SECONDS - BEGIN + 59) / 60)) min. Scores: $OUT/scores.txt   Curves: $OUT/report/curves.png"
+TOOK=$((SECONDS - BEGIN))
+echo "Done in $((TOOK / 60)) min $((TOOK % 60)) s. Scores: $OUT/scores.txt   Curves: $OUT/report/curves.png"
 [ -z "$SMOKE" ] || echo "This was a trial (--smoke): the scores mean nothing."

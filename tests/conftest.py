@@ -24,7 +24,7 @@ def toy_pairs(count, seed):
 
 def run(module, *arguments, check=True, env=None, stdin=None):
     """Run `python -m module arguments` in a fresh process and return the completed process with text output."""
-    environment = dict(os.environ, PYTHONIOENCODING="utf-8", OMP_NUM_THREADS="2", **(env or {}))
+    environment = dict(os.environ, PYTHONIOENCODING="utf-8", OMP_NUM_THREADS="1", **(env or {}))
     result = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         env=environment,

@@ -114,7 +114,8 @@ def test_resume_is_bit_for_bit_like_training_straight_through(joined_data, tmp_p
     through, stopped = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("through", "stopped"))
     assert through["model"].keys() == stopped["model"].keys()
     for name, tensor in through["model"].items():
-        assert torch.equal(tensor, stopped["model"][name]), name
+        if not name.endswith("._float_tensor"):  # 0.12.2 saves one uninitialised number that only tells a device
+            assert torch.equal(tensor, stopped["model"][name]), name
 
 
 def test_bleu_validation_writes_checkpoints_that_load_safely(joined_data, tmp_path):
