@@ -6,24 +6,24 @@ import logging
 import os
 import sys
 
-from .data.iwslt14 import PRESETS, prepare_iwslt14, preset_options
+from .data.iwslt14 import BY_PRESET, PRESETS, prepare_iwslt14, preset_options
 from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
 from .errors import KlangError
 from .version import __version__
 
 
-def _add_fields(parser, cls, preset=False):
-    """One option for each field of a dataclass; the dataclass checks the values. preset: where not given, the preset decides."""
+def _add_fields(parser, cls, by_preset=()):
+    """One option for each field of a dataclass, which checks the values; an option named in by_preset is left out where not given."""
     for field in dataclasses.fields(cls):
         names = field.metadata.get("flags") or (flag(field.name),)
         if isinstance(field.default, bool):
-            default = argparse.SUPPRESS if preset else False
+            default = argparse.SUPPRESS if field.name in by_preset else False
             parser.add_argument(*names, dest=field.name, action="store_true", default=default, help=field.metadata["help"])
             continue
         choices = field.metadata.get("choices")
         metavar = "{%s}" % ",".join(choices) if choices else field.metadata.get("metavar", "N" if isinstance(field.default, int) else "LANG")
-        text = f"{field.metadata['help']} (default: {field.default}{', if the preset has no other' if preset else ''})"
-        default = argparse.SUPPRESS if preset else field.default
+        default, told = (argparse.SUPPRESS, "by --preset") if field.name in by_preset else (field.default, field.default)
+        text = f"{field.metadata['help']} (default: {told})"
         parser.add_argument(*names, dest=field.name, type=type(field.default), default=default, metavar=metavar, help=text)
 
 
@@ -156,7 +156,7 @@ def _prepare_parser(commands):
             metavar="DIR",
             help="folder for raw/ (for klang score), tok/, subword/, bin/ (for fairseq) and prepare.json; a second run reuses what is there",
         )
-        _add_fields(sub, PrepareOptions, preset=sub is iwslt14)
+        _add_fields(sub, PrepareOptions, by_preset=BY_PRESET if sub is iwslt14 else ())
 
 
 def _iwslt14_parser(corpora):

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # this checkout, whatever is installed
@@ -235,6 +235,7 @@ class Plan:
             name = flag.partition("=")[0]
             if name in OWNED or name.startswith("--reset-"):
                 raise RecipeError(f"{name} is set by the recipe; use {OWNED.get(name, 'another --out for a fresh start')}")
+        share_batch(self.recipe.flags(self.loss), self.gpus)
 
     @property
     def checkpoints(self):

@@ -582,13 +582,13 @@ def test_threshold_is_the_closest(counts, size):
     assert words == max(found for found in sizes.values() if abs(found - size) == abs(words - size))
 
 
-@pytest.mark.parametrize("dictionary", ["joined", "separate"])
-def test_words_above_the_threshold(tmp_path, dictionary):
+@pytest.mark.parametrize("dictionary, size", [("joined", 3), ("separate", 2)])
+def test_words_above_the_threshold(tmp_path, dictionary, size):
     for lang, text in (("de", "a a a b b c\na b d\n"), ("en", "a x x y\nx y z\n")):
         for split in ("train", "valid", "test"):
             (tmp_path / f"{split}.{lang}").write_text(text)
     inputs = preparing.text_inputs(*(tmp_path / split for split in ("train", "valid")), [tmp_path / "test"])
-    options = dict(subword="word", vocab_size=3, tokenizer="none", dictionary=dictionary)
+    options = dict(subword="word", vocab_size=size, tokenizer="none", dictionary=dictionary)
     report = preparing.prepare(inputs, tmp_path / "out", PrepareOptions(word_cut="threshold", **options))
     # by hand: de has a 4, b 3, c 1, d 1; en has x 3, y 2, a 1, z 1; together a 5, b 3, x 3, y 2, c 1, d 1, z 1
     expected = {"joined": ({"de": 3, "en": 3}, "abx", "abx"), "separate": ({"de": 3, "en": 2}, "ab", "xy")}[dictionary]

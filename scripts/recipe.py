@@ -1,0 +1,432 @@
+"""Run one recipe of examples/iwslt14/recipes.ini: train, translate, score; one run folder holds all that comes out.
+
+    recipe.py A10 --data DATA/bin                               train, translate (beam 5 and greedy), score
+    recipe.py A10 --data DATA/bin --seed 2 --device cuda        another seed, on a GPU
+    recipe.py README --data DATA/bin --loss softbleu            another criterion, all else the same
+    recipe.py B0 --data DATA/bin --max-epoch 2 --lr 0.001       every further flag goes to fairseq-train and overrides the recipe's
+    recipe.py A10 --data DATA/bin --dry-run                     print the commands
+    recipe.py --list                                            the recipes
+
+The run folder gets settings.json (recipe, commands, versions, hashes of data and dictionaries), train.log (JSON rows),
+train.out, checkpoints/, gen.SUBSET.beam5.out, gen.SUBSET.greedy.out, scores.json (validation BLEU of each epoch, test
+scores) and report/ (the criterion's curves, as klang report draws them).
+
+Killed at any point and started again with the same command, a run goes on where it stopped: what is complete is kept,
+and fairseq resumes from its last checkpoint, bit for bit. That is the end of the last epoch, unless
+--save-interval-updates N is appended.
+"""
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import glob
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import recipe_plan  # first: it makes this checkout importable
+from recipe_plan import BEAMS, ROOT, Plan, RecipeError, difference, flag_value, shell
+from tqdm import tqdm
+
+from fairseq_klang.analysis.curves import write_report
+from fairseq_klang.data.prepare import sha256, versions
+from fairseq_klang.errors import KlangError
+
+# -- the run folder --------------------------------------------------------------------------------------------
+
+
+def write_json(path, value):
+    """Write JSON; the file is complete or absent."""
+    with open(path + ".partial", "w", encoding="utf-8") as stream:
+        json.dump(value, stream, indent=2, ensure_ascii=False)
+        stream.write("\n")
+    os.replace(path + ".partial", path)
+
+
+def read_json(path):
+    """The JSON in a file, or None where there is no such file."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise RecipeError(f"{path} is not JSON; it was not written by a recipe: choose another --out") from None
+
+
+def git_hash():
+    """The commit of this checkout, with "+" where files were changed since; None without git."""
+    try:
+        head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        changed = subprocess.run(["git", "-C", ROOT, "status", "--porcelain", "-uno"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+    return head.stdout.decode().strip() + ("+" if changed.stdout else "") if head.returncode == 0 else None
+
+
+def open_folder(plan, reference):
+    """Make or reopen the run folder; returns its settings. Raises RecipeError for a folder of other settings, or any other folder."""
+    path = os.path.join(plan.out, "settings.json")
+    settings, key = read_json(path), plan.key()
+    if settings is None and os.path.isdir(plan.out) and set(os.listdir(plan.out)) - {"lock", "settings.json.partial"}:
+        raise RecipeError(f"--out {plan.out} holds files but no settings.json, so it is no run folder; choose another")
+    found = difference(settings["key"], key) if settings else None
+    if found:
+        what, old, new = found
+        raise RecipeError(f"{plan.out} was made with other settings ({what}: {old}; now {new}); choose another --out")
+    start = {"time": time.strftime("%Y-%m-%d %H:%M:%S %z"), "git": git_hash(), "versions": _versions()}
+    settings = settings or {"starts": []}
+    recipe = plan.recipe
+    settings.update(
+        recipe={
+            "about": recipe.about,
+            "note": recipe.note,
+            "source": recipe.source if plan.loss == recipe.loss else "",
+            "source_epochs": recipe.source_epochs if plan.loss == recipe.loss else [],
+            "source_data": recipe.data,
+        },
+        overrides=plan.extra,
+        key=key,
+        data={name: value for name, value in dataclasses.asdict(plan.data).items() if name != "files"},
+        commands=plan.commands(reference),
+        starts=settings["starts"] + [start],
+    )
+    write_json(path, settings)
+    return settings
+
+
+def _versions():
+    from importlib import metadata
+
+    found = versions()
+    for name in ("torch", "numpy", "sacrebleu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+@contextlib.contextmanager
+def lock(folder, patience=30):
+    """Hold the run folder; yields the lock's file descriptor, which the commands inherit, so that it outlives a killed runner.
+
+    Raises RecipeError when another process still has it after `patience` seconds.
+    """
+    import fcntl
+
+    with open(os.path.join(folder, "lock"), "w") as stream:
+        for second in range(patience + 1):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if second == patience:
+                    raise RecipeError(f"{folder} is in use by another process; wait for it, or end it") from None
+                time.sleep(1)
+        yield stream.fileno()
+
+
+# -- running ----------------------------------------------------------------------------------------------------
+
+
+def _die_with_parent():
+    """On Linux a command ends with the runner, even when that is killed: two trainings must not share a folder."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def execute(command, output, log, descriptor, follow):
+    """Run a fairseq command: its standard output to the file `output` (appended), its errors to `log`; `follow` sees each line.
+
+    Raises RecipeError, with the last line of the log, where the command fails.
+    """
+    module = {"fairseq-train": "fairseq_cli.train", "fairseq-generate": "fairseq_cli.generate"}[command[0]]
+    with open(output, "ab") as out, open(log, "ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *command[1:]],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=dict(os.environ, PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1"),
+            pass_fds=[descriptor],
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+        )
+        for line in process.stdout:
+            out.write(line)
+            out.flush()
+            follow(line.decode("utf-8", "replace"))
+        status = process.wait()
+    if status:
+        with open(log, encoding="utf-8", errors="replace") as stream:
+            lines = [line.strip() for line in stream if line.strip()] or ["nothing was said"]
+        raise RecipeError(f"{command[0]} ended with status {status}: {lines[-1]} (all of it: {log})")
+
+
+def _bar(total, unit, name):
+    form = "{desc} {percentage:3.0f}%|{bar:30}| {n:.4g} of {total} {unit}, {elapsed} passed, {remaining} left{postfix}"
+    return tqdm(total=total, unit=unit, desc=name, bar_format=form, mininterval=0.5 if sys.stderr.isatty() else 30, file=sys.stderr)
+
+
+def train(plan, descriptor):
+    """Train to the end, or go on from the last checkpoint."""
+    marker = os.path.join(plan.out, "trained")
+    if os.path.exists(marker):
+        print("training: already done", flush=True)
+        return
+    mend_last_checkpoint(plan.checkpoints)
+    command, log = plan.train(), os.path.join(plan.out, "train.out")
+    with _bar(int(flag_value(command, "--max-epoch", "--me")), "epochs", f"{plan.recipe.id} {plan.loss}, seed {plan.seed}") as bar:
+
+        def follow(line):
+            try:
+                row = json.loads(line[line.index("{"):])
+            except ValueError:
+                return
+            if "update" in row and "epoch" in row:
+                if not bar.n:  # a resumed run: what was done before is no measure of speed
+                    bar.initial = bar.n = int(row["epoch"]) - 1
+                bar.set_postfix_str(f"loss {row.get('loss')}", refresh=False)
+                bar.update(min(float(row["update"]), bar.total) - bar.n)
+            elif "valid_bleu" in row:
+                bar.update(min(int(row["epoch"]), bar.total) - bar.n)
+                bar.write(f"epoch {row['epoch']}: validation BLEU {row['valid_bleu']}, perplexity {row.get('valid_ppl')}", file=sys.stderr)
+
+        execute(command, log, log, descriptor, follow)
+    write_json(marker, {"command": shell(command)})
+
+
+def mend_last_checkpoint(folder):
+    """Replace a checkpoint_last.pt that was cut short in the copying, by the file it was copied from.
+
+    fairseq writes the first file of an epoch under a name of its own and then copies it, checkpoint_last.pt at the end,
+    so a kill during the copying leaves a whole newer file beside the broken one.
+    """
+    last = os.path.join(folder, "checkpoint_last.pt")
+    if not os.path.exists(last) or _is_whole(last):
+        return
+    others = [path for path in glob.glob(os.path.join(folder, "checkpoint*.pt")) if re.search(r"checkpoint(\d+|_\d+_\d+|_best)\.pt$", path)]
+    whole = sorted((path for path in others if _is_whole(path)), key=os.path.getmtime)
+    if not whole:
+        raise RecipeError(f"{last} was cut short and no other checkpoint is there; delete {folder} to train from the start")
+    print(f"{last} was cut short while it was copied from {whole[-1]}; copied again", flush=True)
+    shutil.copyfile(whole[-1], last + ".partial")
+    os.replace(last + ".partial", last)
+
+
+def _is_whole(path):
+    """Whether torch's archive has its directory, which is written last."""
+    return zipfile.is_zipfile(path)
+
+
+def average(plan):
+    """Average the last epochs; says so where there are fewer than the recipe asks for. Returns how many were averaged, or None."""
+    if not plan.recipe.average:
+        return None
+    from fairseq_klang.average import average_to_file, find_last
+
+    names = [name for name in os.listdir(plan.checkpoints) if re.fullmatch(r"checkpoint\d+\.pt", name)]
+    count = max(1, min(len(names), plan.recipe.average))
+    if not os.path.exists(plan.translating):
+        if count < plan.recipe.average:
+            print(f"average: {count} epochs, for no more were trained; the recipe asks for {plan.recipe.average}", flush=True)
+        average_to_file(find_last(plan.checkpoints, epochs=count), plan.translating)
+    return count
+
+
+def generate(plan, beam, descriptor):
+    """Translate the test set; the output appears only when it is complete."""
+    output = plan.output(beam)
+    if os.path.exists(output):
+        print(f"{os.path.basename(output)}: already done", flush=True)
+        return
+    if not os.path.exists(plan.translating):
+        raise RecipeError(f"{plan.translating} does not exist: training made no checkpoint to translate with")
+    partial = output + ".partial"
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(partial)
+    count, seen = sentences(plan), set()
+    with _bar(count, "sentences", f"{plan.subset}, {beam}") as bar:
+
+        def follow(line):
+            found = re.match(r"H-(\d+)\t", line)
+            if found and found.group(1) not in seen:
+                seen.add(found.group(1))
+                bar.update()
+
+        execute(plan.generate(beam), partial, os.path.join(plan.out, "generate.log"), descriptor, follow)
+    if len(seen) != count:
+        raise RecipeError(f"fairseq-generate translated {len(seen)} of the {count} sentences of {plan.subset}; see {partial}")
+    os.replace(partial, output)
+
+
+def sentences(plan):
+    """How many sentences the test set has."""
+    from fairseq.data.data_utils import load_indexed_dataset
+
+    data = plan.data
+    return len(load_indexed_dataset(os.path.join(data.folder, f"{plan.subset}.{data.source}-{data.target}.{data.target}")))
+
+
+def epoch_scores(path):
+    """[{"epoch": 1, "bleu": ..., every other validation figure}] from a training log, one entry an epoch."""
+    from fairseq_klang.analysis.curves import read_log
+
+    epochs = {}
+    for row in read_log(path):
+        if row.split == "valid":
+            epochs.setdefault(row.epoch, {"epoch": row.epoch})[row.metric] = row.value
+    return [epochs[epoch] for epoch in sorted(epochs)]
+
+
+def score(plan, reference, averaged):
+    """Write scores.json: validation by epoch, and the test scores where there is a raw reference. Returns its content."""
+    path = os.path.join(plan.out, "scores.json")
+    digest = sha256(reference) if reference else None
+    report = read_json(path)
+    if report and (report["test"] or {}).get("reference_sha256") == digest:
+        return report
+    report = {"epochs": epoch_scores(os.path.join(plan.out, "train.log")), "averaged_epochs": averaged, "test": None}
+    if reference:
+        from fairseq_klang.analysis.scoring import score as klang_score
+
+        data = plan.data
+        report["test"] = {"subset": plan.subset, "reference": os.path.abspath(reference), "reference_sha256": digest, "systems": {}}
+        for beam in BEAMS:
+            found = klang_score(reference, [plan.output(beam)], data.target, subword=data.subword, tokenizer=data.tokenizer)
+            report["test"]["systems"][beam] = found.as_dict()["systems"][0]
+    write_json(path, report)
+    return report
+
+
+def summary(plan, report, reason):
+    """What a run found, in a few lines."""
+    lines = []
+    scored = [epoch for epoch in report["epochs"] if "bleu" in epoch]
+    if scored:
+        best = max(scored, key=lambda epoch: epoch["bleu"])
+        lines.append(f"validation BLEU by epoch: {' '.join('%.2f' % epoch['bleu'] for epoch in scored)} (best: epoch {best['epoch']})")
+    for beam, system in report["test"]["systems"].items() if report["test"] else ():
+        lines.append(
+            f"{plan.subset}, {beam}: {system['bleu_tok']['score']:.2f} tokenised, {system['bleu_lc']['score']:.2f} sacreBLEU lower-cased, "
+            f"{system['chrf']['score']:.2f} chrF"
+        )
+    if not report["test"]:
+        lines.append(reason)
+    recipe = plan.recipe
+    if plan.loss == recipe.loss:
+        lines.append("in the source: " + (recipe.source or " ".join(f"{value:.2f}" for value in recipe.source_epochs) + " by epoch"))
+    return "\n".join(lines + [f"all of it: {plan.out}"])
+
+
+def run(plan, reference):
+    """Do what the plan says, from where it stopped; returns the content of scores.json."""
+    import torch
+
+    if plan.device == "cuda" and torch.cuda.device_count() < plan.gpus:
+        raise RecipeError(f"--gpus is {plan.gpus}, but {torch.cuda.device_count()} GPUs can be seen; use --device cpu, or fewer")
+    if os.path.exists(plan.out) and not os.path.isdir(plan.out):
+        raise RecipeError(f"--out {plan.out} is a file; name a folder")
+    os.makedirs(plan.out, exist_ok=True)
+    with lock(plan.out) as descriptor:
+        open_folder(plan, reference)
+        train(plan, descriptor)
+        averaged = average(plan)
+        for beam in BEAMS:
+            generate(plan, beam, descriptor)
+        report = score(plan, reference, averaged)
+        if not os.path.exists(os.path.join(plan.out, "report", "curves.png")):
+            write_report([plan.out], os.path.join(plan.out, "report"))
+        return report
+
+
+# -- the command line ---------------------------------------------------------------------------------------------
+
+
+class _List(argparse.Action):
+    def __call__(self, root, *_):
+        print(recipe_plan.list_recipes(recipe_plan.read_table()))
+        root.exit()
+
+
+def parser():
+    """The arguments of this script; what it does not know is meant for fairseq-train."""
+    usage = "recipe.py ID --data DIR [options] [flags of fairseq-train]"
+    root = argparse.ArgumentParser(prog="recipe.py", usage=usage, description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root.add_argument("id", metavar="ID", help="a recipe, such as A10 (--list shows them); comes first")
+    root.add_argument("--list", action=_List, nargs=0, help="list the recipes with the source's figures, and end")
+    root.add_argument("--data", metavar="DIR", help="what klang prepare or fairseq-preprocess wrote")
+    root.add_argument("-s", "--source-lang", metavar="LANG", help="default: found in the data folder")
+    root.add_argument("-t", "--target-lang", metavar="LANG", help="default: found in the data folder")
+    root.add_argument("--ref", metavar="FILE", help="raw reference of the test set (default: raw/ of a folder made by klang prepare)")
+    root.add_argument("--subset", default="test", metavar="NAME", help="what to translate (default: test)")
+    root.add_argument("--tokenizer", choices=("moses", "none"), help="moses: the text is Moses tokens (default: as klang prepare says, or moses)")
+    root.add_argument("--loss", metavar="NAME", help="ce or softbleu (default: the recipe's own)")
+    root.add_argument("--seed", type=int, metavar="N", help="default: the recipe's")
+    root.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where a GPU can be seen")
+    root.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that share each batch of the recipe (default: 1)")
+    root.add_argument("--out", metavar="DIR", help="run folder (default: runs/ID-LOSS-seedN)")
+    root.add_argument("--generate-flags", default="", metavar="'FLAGS'", help="further flags of fairseq-generate, in one argument")
+    root.add_argument("--dry-run", action="store_true", help="print the commands and end")
+    return root
+
+
+def make_plan(args, extra):
+    """(Plan, reference or None, why there is none) from parsed arguments. Raises RecipeError."""
+    recipe = recipe_plan.find_recipe(recipe_plan.read_table(), args.id)
+    if not args.data:
+        raise RecipeError("--data DIR is needed: what klang prepare or fairseq-preprocess wrote")
+    data = recipe_plan.read_data(args.data, args.source_lang, args.target_lang, args.tokenizer, args.subset)
+    device = args.device
+    if device is None:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    loss = args.loss or recipe.loss
+    seed = recipe.seed if args.seed is None else args.seed
+    out = os.path.abspath(args.out or os.path.join("runs", f"{recipe.id}-{loss}-seed{seed}"))
+    plan = Plan(recipe, data, out, loss, seed, device, args.gpus, args.subset, extra, shlex.split(args.generate_flags))
+    if args.ref and not os.path.isfile(args.ref):
+        raise RecipeError(f"--ref {args.ref} does not exist")
+    reference = args.ref or recipe_plan.find_reference(data, args.subset)
+    reason = (
+        f"no test scores: there is no raw reference beside {data.folder}, and one rebuilt from ids would not be comparable; "
+        "give --ref FILE to score what was translated"
+    )
+    return plan, reference, reason
+
+
+def main(argv=None):
+    """Run a recipe; returns the exit status: 0, 2 (bad input or a command that failed), 130 (interrupted)."""
+    logging.getLogger("fairseq.data.data_utils").setLevel(logging.WARNING)
+    try:
+        args, extra = parser().parse_known_args(argv)
+        plan, reference, reason = make_plan(args, extra)
+        if args.dry_run:
+            print("\n".join(plan.commands(reference).values()))
+            if not reference:
+                print(reason, file=sys.stderr)
+            return 0
+        print(f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: {plan.out}", flush=True)
+        print(summary(plan, run(plan, reference), reason))
+        return 0
+    except KlangError as error:
+        message = str(error)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except KeyboardInterrupt:
+        print("recipe: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
+        return 130
+    print("recipe: error: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
