@@ -3,6 +3,8 @@ import argparse
 import collections
 import contextlib
 import pickle
+import re
+import sys
 import typing
 
 import numpy as np
@@ -88,10 +90,11 @@ def load_checkpoint(path):
     except FileNotFoundError:
         raise CheckpointError(f"checkpoint {path} does not exist") from None
     except pickle.UnpicklingError as error:
-        if "Unsupported" in str(error) or "unsupported" in str(error):
-            reason = next((line for line in str(error).splitlines() if "nsupported" in line), "").strip()
-            raise CheckpointError(f"checkpoint {path} is refused: it holds objects that could run code. {reason}") from None
-        raise CheckpointError(f"checkpoint {path} is not a readable checkpoint, or was cut short while written") from None
+        # An unknown operand is no pickle at all; anything else that the safe loader names is an object it will not build.
+        refused = [line.strip() for line in str(error).splitlines() if re.search("(?i)unsupported|unrecognized|can only", line)]
+        if refused and "operand" not in refused[0]:
+            raise CheckpointError(f"checkpoint {path} is refused: it holds objects that could run code. {refused[0]}") from None
+        raise CheckpointError(f"checkpoint {path} is not a readable checkpoint, or was cut short while written; use another one") from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"checkpoint {path} is cut short or damaged ({reason}); use another one") from None
@@ -131,6 +134,12 @@ def strip_legacy_keys_in_place(state_dict, wanted):
 
 
 # -- fairseq: what a criterion is not told -----------------------------------------------------------------------
+
+
+def is_training_command():
+    """Whether this process is one of fairseq's training commands; fairseq-validate builds criterions too."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return "fairseq_cli.train" in sys.modules or getattr(main, "name", None) == "fairseq_cli.train"
 
 
 def follow_training(task, criterion):

@@ -3,7 +3,6 @@ import logging
 import os
 import zipfile
 
-from .compat import CheckpointError
 from .errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ def check_checkpoint_metric(metric, maximize):
 
 
 def check_restore_file(save_dir, restore_file):
-    """Raise CheckpointError where the checkpoint that training would resume from was cut short.
+    """Raise UsageError where the checkpoint that training would resume from was cut short.
 
     Looks only at the archive's directory, which is written last.
     """

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # The study of docs/results/multi30k.md: cross-entropy against restricted_softbleu on Multi30k, same small transformer, same seeds.
 #
-#   scripts/study_multi30k.sh --data DIR/bin --out RUNS [--seeds "1 2"] [--epochs 20] [--threads 1] [--python PYTHON]
+#   scripts/study_multi30k.sh --data DIR --out RUNS [--seeds "1 2"] [--epochs 14] [--threads 1] [--python PYTHON]
 #
-# One process a criterion runs at a time, both beside each other. Started again, it goes on where it stopped: a
-# finished stage leaves a marker, and fairseq resumes a training from its last checkpoint, bit for bit.
+# DIR is what klang prepare multi30k wrote. The two criterions of a seed run beside each other, one process each.
+# Started again, it goes on where it stopped: a finished stage leaves a marker, and fairseq resumes a training from its
+# last checkpoint, bit for bit. Scores are in RUNS/scores.*.txt, curves in RUNS/report.
 set -euo pipefail
 
-DATA="" OUT="" SEEDS="1 2" EPOCHS=20 THREADS=1 PYTHON=python
+DATA="" OUT="" SEEDS="1 2" EPOCHS=14 THREADS=1 PYTHON=python
 while [ $# -gt 0 ]; do
   case "$1" in
     --data) DATA=$2 ;;
@@ -16,13 +17,13 @@ while [ $# -gt 0 ]; do
     --epochs) EPOCHS=$2 ;;
     --threads) THREADS=$2 ;;
     --python) PYTHON=$2 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "study_multi30k: error: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift 2
 done
 [ -n "$DATA" ] && [ -n "$OUT" ] || { echo "study_multi30k: error: --data and --out are needed; see --help" >&2; exit 2; }
-[ -f "$DATA/dict.en.txt" ] || { echo "study_multi30k: error: $DATA holds no dict.en.txt; make it with klang prepare multi30k" >&2; exit 2; }
+[ -f "$DATA/bin/dict.en.txt" ] || { echo "study_multi30k: error: $DATA holds no bin/dict.en.txt; make it with klang prepare multi30k" >&2; exit 2; }
 USER_DIR=$(cd "$(dirname "$0")/../fairseq_klang" && pwd)
 export OMP_NUM_THREADS=$THREADS
 
@@ -31,7 +32,7 @@ run_one() { # NAME SEED CRITERION-FLAGS...
   shift 2
   mkdir -p "$run"
   if [ ! -e "$run/trained" ]; then
-    "$PYTHON" -m fairseq_cli.train "$DATA" --user-dir "$USER_DIR" --save-dir "$run" -s de -t en \
+    "$PYTHON" -m fairseq_cli.train "$DATA/bin" --user-dir "$USER_DIR" --save-dir "$run" -s de -t en \
       --arch transformer_dualhead --encoder-layers 4 --decoder-layers 4 \
       --encoder-embed-dim 128 --decoder-embed-dim 128 --encoder-ffn-embed-dim 256 --decoder-ffn-embed-dim 256 \
       --encoder-attention-heads 4 --decoder-attention-heads 4 --dropout 0.3 \
@@ -47,7 +48,7 @@ run_one() { # NAME SEED CRITERION-FLAGS...
     for beam in 1 5; do
       local output=$run/$subset.beam$beam.out
       [ -e "$output" ] && continue
-      "$PYTHON" -m fairseq_cli.generate "$DATA" --user-dir "$USER_DIR" -s de -t en --path "$run/checkpoint_best.pt" --cpu \
+      "$PYTHON" -m fairseq_cli.generate "$DATA/bin" --user-dir "$USER_DIR" -s de -t en --path "$run/checkpoint_best.pt" --cpu \
         --gen-subset "$subset" --beam "$beam" --required-batch-size-multiple 1 --max-tokens 4096 >"$output.part" 2>>"$run/generate.log"
       mv "$output.part" "$output"
     done
@@ -62,4 +63,11 @@ for seed in $SEEDS; do
   softbleu=$!
   wait "$ce"
   wait "$softbleu"
+  for subset in test test1; do
+    for beam in 1 5; do
+      "$PYTHON" -m fairseq_klang.cli score --ref "$DATA/raw/$subset.en" "$OUT/ce-seed$seed/$subset.beam$beam.out" \
+        "$OUT/softbleu-seed$seed/$subset.beam$beam.out" >"$OUT/scores.seed$seed.$subset.beam$beam.txt"
+    done
+  done
 done
+"$PYTHON" -m fairseq_klang.cli report "$OUT"/ce-seed* "$OUT"/softbleu-seed* --out "$OUT/report"

@@ -16,7 +16,7 @@ from omegaconf import II
 
 from ..analysis.scoring import self_test
 from ..collision import K_LANG, collision_size
-from ..compat import follow_training
+from ..compat import follow_training, is_training_command
 from ..errors import NotFiniteError, UsageError
 from ..losses import COUNTS, FORMS, NGRAMS, ce_weight, combine, fused_cross_entropy, restricted_soft_bleu, soft_bleu, target_masks
 from ..models.heads import read_heads
@@ -124,8 +124,9 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
     def build_criterion(cls, cfg, task):
         """Build from fairseq's configuration, after testing what would otherwise fail hours later."""
         criterion = cls(task, cfg)
-        check_checkpoint_metric(cfg.best_checkpoint_metric, cfg.maximize_best_checkpoint_metric)
-        check_restore_file(cfg.save_dir, cfg.restore_file)
+        if is_training_command():
+            check_checkpoint_metric(cfg.best_checkpoint_metric, cfg.maximize_best_checkpoint_metric)
+            check_restore_file(cfg.save_dir, cfg.restore_file)
         if getattr(task.cfg, "eval_bleu", False):
             self_test()
         follow_training(task, criterion)

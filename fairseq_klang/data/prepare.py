@@ -51,18 +51,18 @@ class PrepareOptions:
         "bpe: merge operations; sentencepiece: size of the vocabulary; word: most frequent words kept in each "
         "dictionary (a joined dictionary is one), 0 keeps all",
     )
-    word_cut: str = _option(
-        "exact",
-        "word: exact keeps the --vocab-size most frequent words; threshold keeps every word that occurs N times or more, "
-        "with the N that comes closest to --vocab-size words",
-        choices=("exact", "threshold"),
-    )
     tokenizer: str = _option("moses", "tokenizer, applied before lower-casing", choices=("moses", "none"))
     escape: bool = _option(False, "write & ' \" < > [ ] | as entities such as &apos;, as Moses' tokenizer.perl does")
     keep_case: bool = _option(False, "do not lower-case the text")
     dictionary: str = _option("joined", "one dictionary for both languages, or one for each", choices=("joined", "separate"))
     limit: int = _option(0, "use only the first N training pairs, for trials; 0 uses all", metavar="N")
     workers: int = _option(1, "processes to work with; the result does not depend on it", metavar="N")
+    word_cut: str = _option(
+        "exact",
+        "word: exact keeps the --vocab-size most frequent words; threshold keeps every word that occurs N times or more, "
+        "with the N that comes closest to --vocab-size words",
+        choices=("exact", "threshold"),
+    )
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
