@@ -359,6 +359,14 @@ def test_files_that_are_no_archive(tmp_path, content, words):
     assert visible(tmp_path / "out") == []
 
 
+def test_rubbish_in_the_cache_is_named(tmp_path, capsys):
+    (tmp_path / "de-en.tgz").write_bytes(PAGE)
+    status, _, err = klang(capsys, "--out", tmp_path / "out", "--cache", tmp_path)
+    assert status == 2 and err.splitlines()[-1] == (
+        f"klang: error: {tmp_path / 'de-en.tgz'} is a web page, not the archive; delete it and run the command again"
+    )
+
+
 def test_size_and_digest(archive):
     size = os.path.getsize(archive)
     check_archive(archive, "x", size)

@@ -176,7 +176,8 @@ def _fetch(url, partial):
             raise _Broken(f"{url}: the file has changed, start again") from None
         raise ArchiveError(f"{url}: HTTP {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise ArchiveError(f"{url}: {getattr(error, 'reason', None) or error!r}") from None
+        reason = getattr(error, "reason", error)
+        raise ArchiveError(f"{url}: {str(reason) or repr(reason)}") from None
     with contextlib.ExitStack() as stack:
         stack.enter_context(response)
         length = response.headers.get("Content-Length")
@@ -377,7 +378,10 @@ def prepare_iwslt14(out, options, *, archive=None, cache=None, urls=None, digest
         raise ArchiveError(f"{path} has SHA-256 {known}, not --sha256 {digest}")
 
     def work(partial):
-        check_archive(path, path)
+        try:
+            check_archive(path, path)
+        except ArchiveError as error:
+            raise ArchiveError(f"{error}; {'give another --archive' if archive else 'delete it and run the command again'}") from None
         return make_text(path, partial, fold, options.workers)
 
     key = {"archive": known, "fold": fold}
