@@ -33,6 +33,7 @@ import time
 import zipfile
 
 import recipe_plan  # first: it makes this checkout importable
+import torch
 from recipe_plan import BEAMS, ROOT, Plan, RecipeError, difference, flag_value, shell
 from tqdm import tqdm
 
@@ -82,7 +83,7 @@ def open_folder(plan, reference):
     if found:
         what, old, new = found
         raise RecipeError(f"{plan.out} was made with other settings ({what}: {old}; now {new}); choose another --out")
-    start = {"time": time.strftime("%Y-%m-%d %H:%M:%S %z"), "git": git_hash(), "versions": _versions()}
+    start = {"time": time.strftime("%Y-%m-%d %H:%M:%S %z"), "git": git_hash(), "threads": torch.get_num_threads(), "versions": _versions()}
     settings = settings or {"starts": []}
     recipe = plan.recipe
     settings.update(
@@ -106,8 +107,8 @@ def open_folder(plan, reference):
 def _versions():
     from importlib import metadata
 
-    found = versions()
-    for name in ("torch", "numpy", "sacrebleu"):
+    found = dict(versions(), torch=torch.__version__)  # which says for which device, too
+    for name in ("numpy", "sacrebleu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
@@ -156,11 +157,14 @@ def execute(command, output, log, descriptor, follow):
             pass_fds=[descriptor],
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
-        for line in process.stdout:
-            out.write(line)
-            out.flush()
-            follow(line.decode("utf-8", "replace"))
-        status = process.wait()
+        try:
+            for line in process.stdout:
+                out.write(line)
+                out.flush()
+                follow(line.decode("utf-8", "replace"))
+            status = process.wait()
+        finally:
+            process.kill()  # does nothing to one that has ended
     if status:
         with open(log, encoding="utf-8", errors="replace") as stream:
             lines = [line.strip() for line in stream if line.strip()] or ["nothing was said"]
@@ -180,7 +184,8 @@ def train(plan, descriptor):
         return
     mend_last_checkpoint(plan.checkpoints)
     command, log = plan.train(), os.path.join(plan.out, "train.out")
-    with _bar(int(flag_value(command, "--max-epoch", "--me")), "epochs", f"{plan.recipe.id} {plan.loss}, seed {plan.seed}") as bar:
+    epochs = flag_value(command, "--max-epoch", "--me")
+    with _bar(int(epochs) if epochs.isdigit() else None, "epochs", f"{plan.recipe.id} {plan.loss}, seed {plan.seed}") as bar:
 
         def follow(line):
             try:
@@ -191,9 +196,9 @@ def train(plan, descriptor):
                 if not bar.n:  # a resumed run: what was done before is no measure of speed
                     bar.initial = bar.n = int(row["epoch"]) - 1
                 bar.set_postfix_str(f"loss {row.get('loss')}", refresh=False)
-                bar.update(min(float(row["update"]), bar.total) - bar.n)
+                bar.update(float(row["update"]) - bar.n)
             elif "valid_bleu" in row:
-                bar.update(min(int(row["epoch"]), bar.total) - bar.n)
+                bar.update(int(row["epoch"]) - bar.n)
                 bar.write(f"epoch {row['epoch']}: validation BLEU {row['valid_bleu']}, perplexity {row.get('valid_ppl')}", file=sys.stderr)
 
         execute(command, log, log, descriptor, follow)
@@ -325,8 +330,6 @@ def summary(plan, report, reason):
 
 def run(plan, reference):
     """Do what the plan says, from where it stopped; returns the content of scores.json."""
-    import torch
-
     if plan.device == "cuda" and torch.cuda.device_count() < plan.gpus:
         raise RecipeError(f"--gpus is {plan.gpus}, but {torch.cuda.device_count()} GPUs can be seen; use --device cpu, or fewer")
     if os.path.exists(plan.out) and not os.path.isdir(plan.out):
@@ -383,8 +386,6 @@ def make_plan(args, extra):
     data = recipe_plan.read_data(args.data, args.source_lang, args.target_lang, args.tokenizer, args.subset)
     device = args.device
     if device is None:
-        import torch
-
         device = "cuda" if torch.cuda.is_available() else "cpu"
     loss = args.loss or recipe.loss
     seed = recipe.seed if args.seed is None else args.seed

@@ -190,12 +190,12 @@ def find_reference(data, subset):
 
 
 def flag_value(flags, *names):
-    """The value of the last of these flags on a command line, or None."""
+    """The value of the last of these flags on a command line, "" where it has none, or None where it is not there."""
     value = None
-    for number, flag in enumerate(flags):
+    for flag, after in zip(flags, [*flags[1:], ""]):
         name, equals, given = flag.partition("=")
         if name in names:
-            value = given if equals else flags[number + 1]
+            value = given if equals else after
     return value
 
 

@@ -20,7 +20,6 @@ ARCHITECTURES = {
 CRITERIONS = {
     "restricted_softbleu": ["--label-smoothing", "0.1", "--sb-topk", "3"],
     "label_smoothed_cross_entropy": ["--label-smoothing", "0.1"],
-    "cross_entropy": [],
 }
 
 

@@ -295,6 +295,9 @@ def format_report(report):
     """The report as an aligned table, followed by the signatures."""
     systems = report.systems
     short = [os.path.basename(system.name) for system in systems]
+    if len(set(short)) < len(short):  # two runs often name their outputs alike: then the folder tells them apart
+        folders = [os.path.basename(os.path.dirname(os.path.abspath(system.name))) for system in systems]
+        short = [f"{folder}/{name}" for folder, name in zip(folders, short)]
     if len(set(short)) < len(short):
         short = [f"{name} ({number})" for number, name in enumerate(short, 1)]
     rows = [["", *short]]
