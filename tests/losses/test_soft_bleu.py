@@ -215,6 +215,21 @@ def test_decay_saturates_where_design_says():
     assert soft_bleu(logits, target, **SPECIAL).score.item() == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.parametrize("counts", ["matched", "clipped"])
+def test_copying_the_previous_token_scores_almost_as_high_as_a_perfect_output(counts):
+    """A property of DESIGN 1's formula: a position may match any n-gram of the reference, also one that it was given.
+
+    A head that repeats its input y_(t-1) has T - n of its T - n + 1 n-grams in the reference, so SB = ((T - 4) / T) ** (1/4).
+    """
+    words = 12
+    target = torch.tensor([list(range(4, 4 + words)) + [EOS]])
+    previous = torch.cat((torch.tensor([[EOS]]), target[:, :-1]), 1)
+    logits = torch.full((1, words + 1, 20), -1e4, dtype=torch.float64).scatter_(2, previous[..., None], 0.0)
+    score = soft_bleu(logits, target, **SPECIAL, topk=1, counts=counts).score.item()
+    # The first position was given </s> and spreads its mass over the reference, which adds a little.
+    assert score == pytest.approx(((words - 4) / words) ** 0.25, rel=0.01)
+
+
 def test_candidates_are_a_constant_for_the_gradient_and_contain_the_reference():
     features, weight, bias, target = make_batch(1, vocab=50)
     result = lean(features, weight, bias, target, topk=2)
