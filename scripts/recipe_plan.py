@@ -173,7 +173,7 @@ def read_data(folder, source=None, target=None, tokenizer=None, subset="test"):
     if tokenizer is None:
         tokenizer = "moses"
         with contextlib.suppress(FileNotFoundError), open(os.path.join(os.path.dirname(folder), "prepare.json"), encoding="utf-8") as stream:
-            tokenizer = json.load(stream)["options"]["tokenizer"]
+            tokenizer = json.load(stream).get("options", {}).get("tokenizer", tokenizer)
     files = {name: sha256(os.path.join(folder, name)) for name in needed}
     joined = files[f"dict.{source}.txt"] == files[f"dict.{target}.txt"]
     subword = "sentencepiece" if marked else "bpe"
