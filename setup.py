@@ -39,6 +39,7 @@ setup(
         "subword-nmt",
         "sentencepiece",
         "tqdm",
+        "scipy",
         "matplotlib",
     ],
     extras_require={

@@ -243,7 +243,7 @@ def _bootstrap(first, second, samples):
         options = {"subword": data["subword"], "tokenizer": data["tokenizer"]}
         systems.append(scoring.read_hypotheses(path, len(reference), data["target"], **options).tokens)
     split = moses_tokenizer(first.settings["data"]["target"])
-    metric, _ = scoring._metrics()["bleu_tok"]
+    metric, _ = scoring.metrics()["bleu_tok"]
     return scoring.compare(metric, *systems, [split(line) for line in reference], samples=samples)
 
 

@@ -192,8 +192,8 @@ class ScoreReport:
         return dataclasses.asdict(self)
 
 
-def _metrics():
-    """{measure: (fresh sacrebleu metric, whether it scores tokens)}"""
+def metrics():
+    """{measure: (a fresh sacrebleu metric, whether it scores Moses tokens instead of running text)}, in the order of MEASURES."""
     from sacrebleu.metrics import BLEU, CHRF
 
     return {
@@ -211,7 +211,7 @@ def score_system(hypotheses, reference, lang):
     split = moses_tokenizer(lang)
     tokens = [split(line) for line in reference]
     scores, measures = {}, {}
-    for name, (metric, on_tokens) in _metrics().items():
+    for name, (metric, on_tokens) in metrics().items():
         result = metric.corpus_score(hypotheses.tokens if on_tokens else hypotheses.detokenized, [tokens if on_tokens else reference])
         scores[name], measures[name] = result, Measure(result.score, str(metric.get_signature()))
     bleu = scores["bleu"]
@@ -285,7 +285,7 @@ def score(reference_path, paths, lang=None, *, subword="bpe", tokenizer="moses",
         split = moses_tokenizer(lang)
         tokens = [split(line) for line in reference]
         report.samples, report.seed, report.differences = samples, seed, {}
-        for name, (metric, on_tokens) in _metrics().items():
+        for name, (metric, on_tokens) in metrics().items():
             texts = [system.tokens if on_tokens else system.detokenized for system in systems]
             report.differences[name] = compare(metric, *texts, tokens if on_tokens else reference, samples, seed)
     return report
