@@ -8,7 +8,7 @@ import sys
 
 from .data.iwslt14 import BY_PRESET, PRESETS, prepare_iwslt14, preset_options
 from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
-from .errors import KlangError
+from .errors import exit_status
 from .version import __version__
 
 
@@ -262,20 +262,7 @@ def main(argv=None):
     """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input), 130 (interrupted)."""
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     args = parser().parse_args(argv)
-    try:
-        return args.function(args) or 0
-    except KlangError as error:
-        message = str(error)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    except KeyboardInterrupt:
-        print("klang: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
-        return 130
-    print("klang: error: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+    return exit_status("klang", lambda: args.function(args))
 
 
 if __name__ == "__main__":

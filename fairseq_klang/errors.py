@@ -1,4 +1,6 @@
-"""The errors that users meet: one clear line, never a traceback."""
+"""The errors that users meet, and how a command tells them: one clear line, never a traceback."""
+import os
+import sys
 
 
 class KlangError(ValueError, SystemExit):
@@ -19,3 +21,25 @@ class UsageError(KlangError):
 
 class NotFiniteError(KlangError, FloatingPointError):
     """A loss that is nan or inf."""
+
+
+def exit_status(program, action):
+    """Run `action()` as the whole of a command; returns its exit status.
+
+    That is what the action returns (None is 0), 2 for bad input or a file that cannot be used, 130 for an interrupt, and
+    1 where the reader of the output has gone. Errors are one line on standard error.
+    """
+    try:
+        return action() or 0
+    except KlangError as error:
+        message = str(error)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
+        return 130
+    print(f"{program}: error: " + " ".join(message.split()), file=sys.stderr)
+    return 2

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from fairseq_klang.analysis import scoring
 from fairseq_klang.data.prepare import sha256
-from fairseq_klang.errors import KlangError
+from fairseq_klang.errors import KlangError, exit_status
 from fairseq_klang.text import moses_tokenizer, read_lines
 
 
@@ -392,30 +392,25 @@ def _pairs(args, groups):
     return [compare_groups(named[0], group, args.samples) for group in groups if group is not named[0]]
 
 
+def command(args):
+    """Read the runs and print their tables."""
+    groups = group_runs([read_run(folder) for folder in args.runs])
+    pairs = _pairs(args, groups)
+    if args.csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(groups, pairs))
+        return 0
+    show = markdown if args.markdown else align
+    tables = [score_table(groups), epoch_table(groups), pair_table(pairs)]
+    parts = [show(rows) for rows in tables if len(rows) > 1]
+    print("\n\n".join(parts + ["\n".join(("* " if args.markdown else "") + line for line in notes(groups, pairs, args.samples))]))
+    return 0
+
+
 def main(argv=None):
     """Print the tables; returns the exit status: 0, or 2 for bad input."""
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     args = parser().parse_args(argv)
-    try:
-        groups = group_runs([read_run(folder) for folder in args.runs])
-        pairs = _pairs(args, groups)
-        if args.csv:
-            csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(groups, pairs))
-            return 0
-        show = markdown if args.markdown else align
-        tables = [score_table(groups), epoch_table(groups), pair_table(pairs)]
-        parts = [show(rows) for rows in tables if len(rows) > 1]
-        print("\n\n".join(parts + ["\n".join(("* " if args.markdown else "") + line for line in notes(groups, pairs, args.samples))]))
-        return 0
-    except KlangError as error:
-        message = str(error)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    print("compare: error: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+    return exit_status("compare", lambda: command(args))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from tqdm import tqdm
 
 from fairseq_klang.analysis.curves import write_report
 from fairseq_klang.data.prepare import sha256, versions
-from fairseq_klang.errors import KlangError
+from fairseq_klang.errors import exit_status
 
 # -- the run folder --------------------------------------------------------------------------------------------
 
@@ -401,32 +401,24 @@ def make_plan(args, extra):
     return plan, reference, reason
 
 
+def command(argv):
+    """Plan and run one recipe, or only print its commands."""
+    args, extra = parser().parse_known_args(argv)
+    plan, reference, reason = make_plan(args, extra)
+    if args.dry_run:
+        print("\n".join(plan.commands(reference).values()))
+        if not reference:
+            print(reason, file=sys.stderr)
+        return 0
+    print(f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: {plan.out}", flush=True)
+    print(summary(plan, run(plan, reference), reason))
+    return 0
+
+
 def main(argv=None):
     """Run a recipe; returns the exit status: 0, 2 (bad input or a command that failed), 130 (interrupted)."""
     logging.getLogger("fairseq.data.data_utils").setLevel(logging.WARNING)
-    try:
-        args, extra = parser().parse_known_args(argv)
-        plan, reference, reason = make_plan(args, extra)
-        if args.dry_run:
-            print("\n".join(plan.commands(reference).values()))
-            if not reference:
-                print(reason, file=sys.stderr)
-            return 0
-        print(f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: {plan.out}", flush=True)
-        print(summary(plan, run(plan, reference), reason))
-        return 0
-    except KlangError as error:
-        message = str(error)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    except KeyboardInterrupt:
-        print("recipe: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
-        return 130
-    print("recipe: error: " + " ".join(message.split()), file=sys.stderr)
-    return 2
+    return exit_status("recipe", lambda: command(argv))
 
 
 if __name__ == "__main__":

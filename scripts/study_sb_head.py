@@ -48,6 +48,7 @@ def examine(path, data, subset):
 
 
 def main():
+    """Parse the command line, examine each checkpoint, print and write the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="folder that fairseq-train reads")
     parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT")

@@ -287,12 +287,7 @@ class Phrase:
     pronoun = definite = animate = False
     relative = None  # a clause whose gap is this phrase
 
-    def german(self, case):
-        raise NotImplementedError
-
-    def english(self, role):
-        """Words in the role "subject" or "object"."""
-        raise NotImplementedError
+    # Every kind of phrase has german(case) and english(role), role "subject" or "object": its words.
 
     def key(self):
         """The pronoun that stands for this phrase."""
