@@ -1,6 +1,7 @@
 """What can be known to go wrong before training starts, told in one line before an hour is lost."""
 import logging
 import os
+import tempfile
 import zipfile
 
 from .errors import UsageError
@@ -55,9 +56,12 @@ def check_arguments(args):
             f"data folder {folder} holds no dictionary (dict.LANG.txt); name the folder that fairseq-preprocess wrote "
             "(klang prepare calls it bin)"
         )
-    existing = os.path.abspath(args.save_dir)
-    while not os.path.exists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"--save-dir {args.save_dir} cannot be written; name a folder that can, or free its permissions")
+    try:
+        os.makedirs(args.save_dir, exist_ok=True)
+        with tempfile.TemporaryFile(dir=args.save_dir) as stream:
+            stream.write(b"0")
+    except OSError as error:
+        raise UsageError(
+            f"--save-dir {args.save_dir} cannot be written ({error.strerror}); name a folder that can, or free its permissions"
+        ) from None
     check_restore_file(args.save_dir, getattr(args, "restore_file", "checkpoint_last.pt"))

@@ -98,6 +98,8 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
     `epoch` and `num_updates` are kept current by :func:`compat.follow_training`.
     """
 
+    warned = False  # of sentences with nothing to score, once a process
+
     def __init__(self, task, cfg):
         super().__init__(task)
         RestrictedSoftBleuConfig.check(cfg)
@@ -269,7 +271,13 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
             if count > 0:
                 metrics.log_scalar(key, total(key) / count, count, round=digits)
 
-        sentences = total("nsentences")
+        sentences, unmatched = total("nsentences"), int(total("sb_unmatched"))
+        if unmatched and not cls.warned:
+            cls.warned = True
+            logger.warning(
+                f"{unmatched} of {int(sentences)} target sentences have no token to score (empty, or unknown words only): they train "
+                "cross-entropy alone; sb_unmatched logs their share. Check the data if that is not meant"
+            )
         log_mean("sb", sentences, 4)
         log_mean("sb_unmatched", sentences, 4)
         log_mean("sb_alpha", sentences, 3)

@@ -47,6 +47,12 @@ class LSTMDualHeadModel(LSTMModel):
 @register_model_architecture("lstm_dualhead", "lstm_dualhead")
 def lstm_dualhead(args):
     """The A series of DESIGN 4: one layer, E = H = 256."""
+    # fairseq's LSTM ignores the cutoff without its adaptive criterion; a flag that does nothing is refused instead.
+    if not hasattr(args, "_name") and getattr(args, "adaptive_softmax_cutoff", None):
+        raise UsageError(
+            "--adaptive-softmax-cutoff cannot be combined with a dual-head architecture, whose two heads score every token; "
+            "leave the cutoff out"
+        )
     for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_hidden_size", "decoder_out_embed_dim"):
         setattr(args, name, getattr(args, name, 256))
     check_arguments(args)

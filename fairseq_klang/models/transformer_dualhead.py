@@ -20,6 +20,12 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
                 "whose two heads score every token; leave the cutoff out"
             )
         super().build_output_projection(cfg, dictionary, embed_tokens)
+        tied = self.output_projection.weight.size(1)
+        if tied != self.output_embed_dim:
+            raise UsageError(
+                f"--decoder-output-dim is {self.output_embed_dim}, but the output layer shares the embeddings of dimension {tied}; "
+                "make the two equal, or leave the sharing flag out"
+            )
         # Last, so that every other tensor has the initial values of the plain transformer of the same seed.
         # As tall as the CE head: --merge-src-tgt-embed makes that one taller than the dictionary passed in.
         self.sb_projection = nn.Linear(self.output_embed_dim, self.output_projection.weight.size(0), bias=False)

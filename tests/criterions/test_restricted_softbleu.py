@@ -271,12 +271,17 @@ def test_topk_above_the_vocabulary_runs_as_the_full_softmax_and_says_so(caplog):
     assert torch.equal(criterion(model, sample)[0], full(model, sample)[0])
 
 
-def test_sentences_with_nothing_to_score_are_counted_and_harmless():
+def test_sentences_with_nothing_to_score_are_counted_told_and_harmless(caplog, monkeypatch):
     model, criterion, sample, task = make("transformer_dualhead", label_smoothing=0.1)
     eos, unk, pad = (getattr(task.target_dictionary, name)() for name in ("eos", "unk", "pad"))
     sample["target"][1] = torch.tensor([eos] + [pad] * 5)  # an empty target
     sample["target"][2] = torch.tensor([unk, unk, eos] + [pad] * 3)  # no scorable token
     loss, gradients, _, log = loss_and_gradients(model, criterion, sample)
     assert int(log["sb_unmatched"]) == 2
+    monkeypatch.setattr(RestrictedSoftBleuCriterion, "warned", False)
+    with caplog.at_level(logging.WARNING), metrics.aggregate():
+        criterion.reduce_metrics([log])
+        criterion.reduce_metrics([log])
+    assert caplog.text.count("2 of 4 target sentences have no token to score") == 1
     assert torch.isfinite(loss)
     assert all(torch.isfinite(g).all() for g in gradients.values() if g is not None)

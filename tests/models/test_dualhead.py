@@ -123,6 +123,14 @@ if "merge_src_tgt_embed" in TransformerConfig.__dataclass_fields__:
         assert model.decoder.sb_projection.weight.size(0) == model.decoder.output_projection.weight.size(0) == 4 + 20 + 8
 
 
+@pytest.mark.parametrize("flag", ["share_all_embeddings", "share_decoder_input_output_embed"])
+def test_an_output_dimension_that_cannot_share_is_refused(flag):
+    with pytest.raises(UsageError, match="--decoder-output-dim is 8, but the output layer shares the embeddings of dimension 16"):
+        small("transformer_dualhead", decoder_output_dim=8, **{flag: True})
+    model, task = small("transformer_dualhead", decoder_output_dim=8)
+    assert model(**batch(task.source_dictionary))[0].shape == (3, 5, 24)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_separate_dictionaries(name):
     source, target = dictionary(20), dictionary(11, "v")
@@ -146,6 +154,8 @@ def test_the_body_starts_like_the_plain_transformers():
 def test_adaptive_softmax_is_refused():
     with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
         small("transformer_dualhead", adaptive_softmax_cutoff="5,10")
+    with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
+        small("lstm_dualhead", adaptive_softmax_cutoff="5,10")
     model, task = build("transformer", **SMALL["transformer_dualhead"], adaptive_softmax_cutoff="5,10")
     with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
         read_heads(model, batch(task.source_dictionary))
