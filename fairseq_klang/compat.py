@@ -1,10 +1,14 @@
 """Every bridge over versions of fairseq, torch and Python; no other file asks for a version."""
 import argparse
+import atexit
 import collections
 import contextlib
 import pickle
+import queue
 import re
 import sys
+import threading
+import time
 import typing
 
 import numpy as np
@@ -143,7 +147,7 @@ def is_training_command():
 
 
 def follow_training(task, criterion):
-    """Keep `criterion.epoch` and `criterion.num_updates` current.
+    """Keep `criterion.epoch` and `criterion.num_updates` current, and let the process end in order.
 
     fairseq tells the task and the model which epoch and update it is, but not the criterion. The two methods
     are wrapped on this task object, not on its class.
@@ -160,3 +164,33 @@ def follow_training(task, criterion):
         return train_step(*args, **kwargs)
 
     task.begin_epoch, task.train_step = begin_epoch_and_tell, train_step_and_tell
+    end_loaders_at_exit()
+
+
+# -- fairseq: leaving while batches are being loaded ---------------------------------------------------------------
+
+_LOADERS_END_WITHIN = 10.0  # seconds; longer than any one batch takes to collate
+
+
+def end_loaders_at_exit():
+    """Let fairseq's loading threads end before Python does, however the process ends.
+
+    They are daemon threads. One that Python kills inside torch's C++ code aborts the process (SIGABRT in place of the
+    exit status, after the error message), which happens now and then to a training that stops in mid-epoch.
+    """
+    atexit.unregister(_end_loaders)
+    atexit.register(_end_loaders)
+
+
+def _end_loaders():
+    from fairseq.data.iterators import BackgroundConsumer
+
+    loaders = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundConsumer)]
+    for thread in loaders:
+        thread._max_len = 0  # it stops after the batch at hand
+    deadline = time.monotonic() + _LOADERS_END_WITHIN
+    while any(thread.is_alive() for thread in loaders) and time.monotonic() < deadline:
+        for thread in loaders:
+            with contextlib.suppress(queue.Empty):
+                thread._queue.get_nowait()  # it may be waiting for room
+            thread.join(0.01)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import fairseq_klang  # noqa: F401
+from fairseq.data.iterators import BufferedIterator
+from fairseq_klang import compat
 from fairseq_klang.compat import CheckpointError, follow_training, load_checkpoint, strip_legacy_keys
 
 SAFE_LOADER = hasattr(torch.serialization, "add_safe_globals")
@@ -90,3 +92,30 @@ def test_following_a_task_changes_that_task_alone():
     assert task.train_step(sample=1, model=2, criterion=3, optimizer=4, update_num=18) == 18 and criterion.num_updates == 18
     other.begin_epoch(9, "model")
     assert criterion.epoch == 3
+
+
+class Endless:
+    """More batches than any test reads; a thread that loads them never ends of itself."""
+
+    def __len__(self):
+        return 10**9
+
+    def __iter__(self):
+        while True:
+            yield torch.zeros(2)
+
+
+def test_loading_threads_end_before_the_process_does():
+    # Ended by Python in the middle of torch's C++ code, such a thread turns exit status 1 into an abort.
+    batches = BufferedIterator(2, Endless())
+    next(batches)
+    assert batches._consumer.is_alive()
+    compat._end_loaders()
+    assert not batches._consumer.is_alive()
+
+
+def test_training_asks_for_that(monkeypatch):
+    registered = []
+    monkeypatch.setattr(compat.atexit, "register", registered.append)
+    follow_training(argparse.Namespace(begin_epoch=None, train_step=None), argparse.Namespace())
+    assert registered == [compat._end_loaders]
