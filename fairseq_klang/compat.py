@@ -21,6 +21,10 @@ class CheckpointError(KlangError):
     """A checkpoint that cannot be read: missing, cut short, or holding objects that are not allowed."""
 
 
+# torch.nn.functional.linear_cross_entropy came with torch 2.13.
+HAS_TORCH_LINEAR_CROSS_ENTROPY = hasattr(torch.nn, "LinearCrossEntropyOptions")
+
+
 # -- torch: autocast ----------------------------------------------------------------------------------------
 
 

@@ -3,14 +3,18 @@ import torch
 
 from ..compat import autocast_dtype, no_autocast
 
-# Logits of one chunk are kept at or below this many elements: 8M float32 values are 32 MB, a size that stays
-# in a CPU's last-level cache region or costs little next to the model on a GPU.
-CHUNK_ELEMENTS = 8 * 1024 * 1024
+# Elements of one chunk of logits, by device: 16M float32 values are 64 MB. Measured on a CPU with 32 MB of last-level
+# cache (docs/performance.md): fewer rows read the weight too often, more gain nothing. A GPU wants larger products.
+CHUNK_ELEMENTS = {"cpu": 16 * 1024 * 1024, "cuda": 32 * 1024 * 1024}
+CHUNK_MOST_ROWS = {"cpu": 512, "cuda": 4096}
+CHUNK_LEAST_ROWS = 16
 
 
-def chunk_rows(rows, vocab_size):
-    """Number of rows whose logits are computed at once, between 16 and 512."""
-    return max(1, min(rows, max(16, min(512, CHUNK_ELEMENTS // vocab_size))))
+def chunk_rows(rows, vocab_size, device_type):
+    """Number of rows whose logits are computed at once, at least 16 where there are as many."""
+    kind = device_type if device_type in CHUNK_ELEMENTS else "cuda"
+    fitting = CHUNK_ELEMENTS[kind] // vocab_size
+    return max(1, min(rows, max(CHUNK_LEAST_ROWS, min(CHUNK_MOST_ROWS[kind], fitting))))
 
 
 def compute_dtype(features, weight, bias):
@@ -27,10 +31,41 @@ def accumulation_dtype(dtype):
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def logits_of(features, weight, bias):
-    """[C, d] x [V, d] -> [C, V], upcast to float32 or better."""
-    logits = torch.nn.functional.linear(features, weight, bias)
-    return logits.to(accumulation_dtype(logits.dtype))
+class Logits:
+    """The logits of a projection, chunk of rows by chunk of rows: features [N, d], weight [V, d], bias [V] or None.
+
+    All chunks use one buffer: memory freshly taken from the system for each would cost as much as a product.
+    """
+
+    def __init__(self, features, weight, bias):
+        self.features, self.weight, self.bias = features, weight, bias
+        self.step = chunk_rows(features.size(0), weight.size(0), features.device.type)
+        self.dtype = accumulation_dtype(features.dtype)
+        self.buffer = features.new_empty(self.step, weight.size(0), dtype=self.dtype) if self.dtype == features.dtype else None
+
+    def chunks(self):
+        """Yield (slice of rows, logits [C, V] in float32 or better, which the next chunk overwrites)."""
+        for start in range(0, self.features.size(0), self.step):
+            rows = slice(start, start + self.step)
+            features = self.features[rows]
+            if self.buffer is None:
+                yield rows, torch.nn.functional.linear(features, self.weight, self.bias).to(self.dtype)
+                continue
+            out = self.buffer[: features.size(0)]
+            if self.bias is None:
+                yield rows, torch.mm(features, self.weight.t(), out=out)
+            else:
+                yield rows, torch.addmm(self.bias, features, self.weight.t(), out=out)
+
+
+def exp_and_logsumexp(logits):
+    """Overwrite logits [C, V] with exp(logit - the row's largest); return the rows' sums of those [C] and logsumexps [C].
+
+    In place: a second buffer costs more than the passes do, and torch.logsumexp makes several.
+    """
+    largest = logits.amax(1)
+    sums = logits.sub_(largest[:, None]).exp_().sum(1)
+    return sums, largest + torch.log(sums)
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -38,24 +73,22 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, features, weight, bias):
+        result = features.new_empty(features.size(0), dtype=accumulation_dtype(features.dtype))
         with no_autocast(features.device.type):
-            step = chunk_rows(features.size(0), weight.size(0))
-            parts = [torch.logsumexp(logits_of(f, weight, bias), 1) for f in features.split(step)]
-            result = torch.cat(parts) if parts else features.new_zeros(0)
-        ctx.save_for_backward(features, weight, bias, result)
+            for rows, logits in Logits(features, weight, bias).chunks():
+                _, result[rows] = exp_and_logsumexp(logits)
+        ctx.save_for_backward(features, weight, bias)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, upstream):
-        features, weight, bias, result = ctx.saved_tensors
+        features, weight, bias = ctx.saved_tensors
         grads = GradientSums(features, weight, bias, ctx.needs_input_grad[:3])
         with no_autocast(features.device.type):
-            step = chunk_rows(features.size(0), weight.size(0))
-            for start in range(0, features.size(0), step):
-                rows = slice(start, start + step)
-                probabilities = logits_of(features[rows], weight, bias).sub_(result[rows, None]).exp_()
-                grads.add(rows, probabilities.mul_(upstream[rows, None]))
+            for rows, logits in Logits(features, weight, bias).chunks():
+                sums, _ = exp_and_logsumexp(logits)
+                grads.add(rows, logits.mul_((upstream[rows] / sums)[:, None]))
         return grads.results()
 
 
@@ -82,6 +115,16 @@ class GradientSums:
                 self.weight.addmm_(dlogits.t(), self.source[rows])
             else:
                 self.weight += torch.mm(dlogits.t(), self.source[rows])
+
+    def add_to_all_logits(self, factor):
+        """Add the contribution of a d loss / d logits that is `factor` [N] in every column of a row; costs no pass over logits."""
+        wide = factor.dtype
+        if self.features is not None:
+            self.features += (factor[:, None] * self.weight_source.sum(0, dtype=wide)).to(self.dtype)
+        if self.weight is not None:
+            self.weight += factor @ self.source.to(wide)
+        if self.bias is not None:
+            self.bias += factor.sum()
 
     def results(self):
         """(d features, d weight, d bias) in the inputs' dtype, None where not asked for."""

@@ -4,7 +4,7 @@ from collections import namedtuple
 import torch
 
 from ..compat import no_autocast
-from .chunked import GradientSums, accumulation_dtype, chunk_rows, compute_dtype, logits_of
+from .chunked import GradientSums, Logits, accumulation_dtype, compute_dtype, exp_and_logsumexp
 
 FusedCrossEntropy = namedtuple("FusedCrossEntropy", "weighted loss nll best")
 FusedCrossEntropy.__doc__ = """Result of :func:`fused_cross_entropy`, all [N].
@@ -53,36 +53,37 @@ class _CrossEntropy(torch.autograd.Function):
 def _chunks(features, weight, bias, target, row_weight, smoothing, ignore_index, grads, want_best):
     """One pass over the rows: per-row values, and gradients into `grads` unless it is None."""
     n, vocab = features.size(0), weight.size(0)
-    values = features.new_empty(2, n, dtype=accumulation_dtype(features.dtype))
+    wide = accumulation_dtype(features.dtype)
+    values = features.new_empty(2, n, dtype=wide)
     best = target.new_empty(n if want_best else 0)
     # fairseq spreads epsilon over V - 1 tokens: label_smoothed_nll_loss, DESIGN 1.
     spread = smoothing / (vocab - 1) if smoothing else 0.0
     confidence = 1.0 - smoothing - spread if smoothing else 1.0
     scored = target.ne(ignore_index)
+    factor = scored.to(wide) if row_weight is None else scored * row_weight.to(wide)
     with no_autocast(features.device.type):
-        step = chunk_rows(n, vocab)
-        for start in range(0, n, step):
-            rows = slice(start, start + step)
+        # The sum of a row's logits is the product with the sum of the weight's rows: no pass over the logits.
+        sums = features.to(wide) @ weight.sum(0, dtype=wide) if smoothing else None
+        if sums is not None and bias is not None:
+            sums += bias.sum(dtype=wide)
+        for rows, logits in Logits(features, weight, bias).chunks():
             index = target[rows, None].clamp(min=0)
-            logits = logits_of(features[rows], weight, bias)
             if want_best:
                 best[rows] = logits.argmax(1)
-            lse = torch.logsumexp(logits, 1)
-            nll = lse - logits.gather(1, index)[:, 0]
-            loss = confidence * nll + spread * (vocab * lse - logits.sum(1)) if smoothing else nll
+            of_target = logits.gather(1, index)[:, 0]
+            total, lse = exp_and_logsumexp(logits)
+            nll = lse - of_target
+            loss = confidence * nll + spread * (vocab * lse - sums[rows]) if smoothing else nll
             # where, not a product: the logits of a padded row may be anything, nan included.
             values[0, rows] = torch.where(scored[rows], loss, torch.zeros_like(loss))
             values[1, rows] = torch.where(scored[rows], nll, torch.zeros_like(nll))
             if grads is not None:
-                factor = scored[rows].to(logits.dtype)
-                if row_weight is not None:
-                    factor = factor * row_weight[rows]
-                # d loss / d logits = softmax - confidence * onehot - spread
-                dlogits = logits.sub_(lse[:, None]).exp_()
-                if smoothing:
-                    dlogits.sub_(spread)
-                dlogits.scatter_add_(1, index, torch.full_like(index, -confidence, dtype=dlogits.dtype))
-                grads.add(rows, dlogits.mul_(factor[:, None]))
+                # d loss / d logits = softmax - confidence * onehot - spread; the last is one number for all of a row.
+                scale = factor[rows] / total  # logits now hold softmax * total
+                dlogits = logits.mul_(scale[:, None])
+                grads.add(rows, dlogits.scatter_add_(1, index, -confidence * factor[rows, None]))
+        if grads is not None and smoothing:
+            grads.add_to_all_logits(-spread * factor)
     return values[0], values[1], best
 
 
@@ -119,3 +120,28 @@ def linear_cross_entropy(features, weight, target, *, bias=None, row_weight=None
         features, weight, target, bias=bias, row_weight=row_weight, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
     return result.weighted, result.nll
+
+
+def torch_cross_entropy(features, weight, target, *, bias=None, ignore_index, reduction="sum"):
+    """Cross-entropy without smoothing or row weights by torch's own chunked kernel (torch >= 2.13).
+
+    Args:
+        features: [N, d]; weight: [V, d]; target: [N] token ids; bias: [V] or None; ignore_index: target id that does not count.
+        reduction: "sum", or "none" for one loss a row (whose gradient costs a second pass).
+    Returns:
+        The loss in nats, a scalar or [N], in float32 or better.
+    Raises:
+        AttributeError: an older torch.
+    """
+    features, weight, bias = compute_dtype(features, weight, bias)
+    with no_autocast(features.device.type):
+        loss = torch.nn.functional.linear_cross_entropy(
+            features,
+            weight,
+            target,
+            linear_bias=bias,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            options=torch.nn.LinearCrossEntropyOptions(),
+        )
+    return loss.to(accumulation_dtype(loss.dtype))

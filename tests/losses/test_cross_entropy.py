@@ -41,7 +41,7 @@ def run(function, inputs, upstream):
 @pytest.mark.parametrize("rows", [1, 13, 40])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-5)], ids=["float64", "float32"])
 def test_equals_fairseq_in_value_and_gradient(monkeypatch, dtype, tolerance, rows, bias, weighted, smoothing, upstream):
-    monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", 23 * 16)  # chunks of 16 rows, so that 40 rows take three
+    monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", {"cpu": 23 * 16})  # chunks of 16 rows, so that 40 rows take three
     features, weight, offsets, target = make_rows(rows, dtype)
     row_weight = torch.linspace(0.5, 2, rows, dtype=dtype) if weighted else None
     factors = {"sum": None, "scaled": torch.tensor(3.5, dtype=dtype), "by row": torch.linspace(-1, 2, rows, dtype=dtype)}

@@ -1,4 +1,4 @@
-"""No step of the lean path makes a tensor of N x V elements: every tensor that torch creates is looked at."""
+"""No step of the lean path makes a tensor of N x V elements or reads a number back: every operation is looked at."""
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,11 +11,14 @@ ROWS = 64
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns."""
+    """Records the number of elements of the largest tensor that any operation returns, and what makes a device wait."""
 
     largest = 0
+    waiting = ()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(name in str(function) for name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal.")):
+            self.waiting += (str(function),)
         result = function(*args, **(kwargs or {}))
         for value in tree_flatten(result)[0]:
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:
@@ -36,7 +39,7 @@ def step(topk, counts="matched", dense=False):
             loss = fused_cross_entropy(features.flatten(0, 1), ce, target.flatten(), label_smoothing=0.1, ignore_index=1).weighted.sum()
         (loss + bleu.score.sum()).backward()
     assert features.grad is not None and ce.grad is not None and sb.grad is not None
-    return seen.largest
+    return seen
 
 
 def usable():
@@ -52,8 +55,13 @@ if usable():
 
     @pytest.mark.parametrize("topk, counts", [(9, "matched"), (9, "clipped"), (None, "matched")])
     def test_the_largest_tensor_of_a_step_is_one_chunk(monkeypatch, topk, counts):
-        monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", ROWS * VOCAB)
-        assert step(topk, counts) <= ROWS * VOCAB < BATCH * LENGTH * VOCAB
+        monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", {"cpu": ROWS * VOCAB})
+        seen = step(topk, counts)
+        assert seen.largest <= ROWS * VOCAB < BATCH * LENGTH * VOCAB
+        assert seen.waiting == ()
 
     def test_the_test_sees_a_dense_step():
-        assert step(9, dense=True) >= BATCH * LENGTH * VOCAB
+        assert step(9, dense=True).largest >= BATCH * LENGTH * VOCAB
+        with LargestTensor() as seen:
+            torch.ones(3).sum().item()
+        assert len(seen.waiting) == 1
