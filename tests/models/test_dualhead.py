@@ -199,7 +199,9 @@ def test_incremental_scores_equal_full_ones(name, head, beam):
             previous = torch.cat((torch.tensor([eos]), tokens[:-1]))[None]
             output = model(net_input["src_tokens"][row : row + 1], net_input["src_lengths"][row : row + 1], previous)
             expected = model.get_normalized_probs(output, log_probs=True)[0].gather(1, tokens[:, None])[:, 0]
-            torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5)
+            # The search keeps running sums in float32 and returns their differences.
+            rounding = 4 * torch.finfo(torch.float32).eps * float(expected.abs().sum())
+            torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5 + rounding)
 
 
 def test_mix_lies_between_the_heads_and_training_always_uses_ce():
