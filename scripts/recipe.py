@@ -480,7 +480,8 @@ def command(argv):
 
 def main(argv=None):
     """Run a recipe; returns the exit status: 0, 2 (bad input or a command that failed), 130 (interrupted)."""
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    for name in ("fairseq.data.data_utils", "fairseq.tasks", "fairseq.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return exit_status("recipe", lambda: command(argv))
 
 

@@ -180,7 +180,7 @@ def _fetch(url, partial):
             raise _Broken(f"{url}: the file has changed, start again") from None
         raise ArchiveError(f"{url}: HTTP {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is none
-        reason = getattr(error, "reason", error)
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ArchiveError(f"{url}: {str(reason) or repr(reason)}") from None
     with contextlib.ExitStack() as stack:
         stack.enter_context(response)
