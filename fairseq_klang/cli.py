@@ -260,7 +260,8 @@ def parser():
 
 def main(argv=None):
     """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input), 130 (interrupted)."""
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    for name in ("sacrebleu", "matplotlib"):  # fairseq turns on every logger's debug messages
+        logging.getLogger(name).setLevel(logging.WARNING)
     args = parser().parse_args(argv)
     return exit_status("klang", lambda: args.function(args))
 

@@ -71,12 +71,30 @@ class Run:
 
 def read_run(folder):
     """A finished run. Raises CompareError."""
-    settings, scores = (read_json(os.path.join(folder, name)) for name in ("settings.json", "scores.json"))
+    names = ("settings.json", "scores.json") if os.path.isdir(folder) else ()
+    settings, scores = [read_json(os.path.join(folder, name)) for name in names] or [None, None]
     if not settings:
         raise CompareError(f"{folder} is no run folder: it has no settings.json; name what recipe.py wrote")
     if not scores:
         raise CompareError(f"{folder} is not finished: it has no scores.json; run its recipe again to go on")
     return Run(folder, settings, scores)
+
+
+def read_runs(folders):
+    """The finished runs among what is named, for runs/* names all; says which are left out. Raises CompareError where none is left."""
+    runs, left_out = [], []
+    for folder in folders:
+        if not os.path.exists(folder):
+            raise CompareError(f"{folder} does not exist")
+        try:
+            runs.append(read_run(folder))
+        except CompareError as error:
+            left_out.append(str(error))
+    if not runs:
+        raise CompareError("; ".join(left_out))
+    for reason in left_out:
+        print(f"compare: left out: {reason}", file=sys.stderr)
+    return runs
 
 
 @dataclasses.dataclass
@@ -268,7 +286,9 @@ def score_table(groups):
             source = f"{max(recipe['source_epochs']):.2f} (best epoch)"
         cells = [_text(figure(group, "tok"), interval=True)] + [_text(figure(group, name)) for name in ("tok_greedy", "lc", "chrf", "valid")]
         seeds = " ".join(map(str, sorted(group.by_seed)))
-        rows.append([group.label, recipe["about"], str(data["vocabulary"][data["target"]]), seeds, source or "-", *cells])
+        changed = [flag for flag in _overrides(group.first) if flag.startswith(("--sb-", "--k-lang"))]  # "k = 170" would be false
+        about = recipe["about"] + (f" (here {' '.join(changed)})" if changed else "")
+        rows.append([group.label, about, str(data["vocabulary"][data["target"]]), seeds, source or "-", *cells])
     return rows
 
 
@@ -359,6 +379,10 @@ def notes(groups, pairs, samples):
     shared = common_overrides([run for group in groups for run in group.runs])
     if shared:
         lines.append(f"all runs were made with {' '.join(shared)}")
+    for run in (run for group in groups for run in group.runs):
+        used, meant = run.scores.get("checkpoint"), "average.pt" if run.settings["key"]["average"] else "checkpoint_best.pt"
+        if used not in (None, meant):
+            lines.append(f"translated with {used}, not with {meant} as the recipe says: {run.folder}")
     unscored = [run.folder for group in groups for run in group.runs if not run.test]
     if unscored:
         lines.append(f"no test scores (no raw reference was at hand): {', '.join(unscored)}")
@@ -394,7 +418,7 @@ def _pairs(args, groups):
 
 def command(args):
     """Read the runs and print their tables."""
-    groups = group_runs([read_run(folder) for folder in args.runs])
+    groups = group_runs(read_runs(args.runs))
     pairs = _pairs(args, groups)
     if args.csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows(csv_rows(groups, pairs))

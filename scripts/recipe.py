@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import dataclasses
 import glob
+import io
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 
@@ -39,7 +41,7 @@ from tqdm import tqdm
 
 from fairseq_klang.analysis.curves import write_report
 from fairseq_klang.data.prepare import sha256, versions
-from fairseq_klang.errors import exit_status
+from fairseq_klang.errors import KlangError, exit_status
 
 # -- the run folder --------------------------------------------------------------------------------------------
 
@@ -74,15 +76,26 @@ def git_hash():
 
 
 def open_folder(plan, reference):
-    """Make or reopen the run folder; returns its settings. Raises RecipeError for a folder of other settings, or any other folder."""
+    """Make or reopen the run folder; returns its settings.
+
+    One of other settings starts anew where nothing was trained in it, as after a mistyped flag. Raises RecipeError for
+    any other folder of other settings, and for a folder that is none of a recipe.
+    """
     path = os.path.join(plan.out, "settings.json")
     settings, key = read_json(path), plan.key()
     if settings is None and os.path.isdir(plan.out) and set(os.listdir(plan.out)) - {"lock", "settings.json.partial"}:
         raise RecipeError(f"--out {plan.out} holds files but no settings.json, so it is no run folder; choose another")
     found = difference(settings["key"], key) if settings else None
     if found:
-        what, old, new = found
-        raise RecipeError(f"{plan.out} was made with other settings ({what}: {old}; now {new}); choose another --out")
+        told = "{} was made with other settings ({}: {}; now {})".format(plan.out, *found)
+        folder = glob.escape(plan.out)
+        if glob.glob(os.path.join(folder, "checkpoints", "*.pt")) or glob.glob(os.path.join(folder, "gen.*.out")):
+            raise RecipeError(f"{told}; choose another --out, or delete that folder")
+        print(f"{told}, but nothing was trained in it: it starts anew", flush=True)
+        for name in ("trained", "train.log", "train.out", "generate.log", "scores.json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(os.path.join(plan.out, name))
+        settings = None
     start = {"time": time.strftime("%Y-%m-%d %H:%M:%S %z"), "git": git_hash(), "threads": torch.get_num_threads(), "versions": _versions()}
     settings = settings or {"starts": []}
     recipe = plan.recipe
@@ -177,9 +190,9 @@ def _bar(total, unit, name):
 
 
 def train(plan, descriptor):
-    """Train to the end, or go on from the last checkpoint."""
+    """Train to the end, or go on from the last checkpoint. Raises RecipeError where training saves no checkpoint."""
     marker = os.path.join(plan.out, "trained")
-    if os.path.exists(marker):
+    if os.path.exists(marker) and (saved(plan) or all(os.path.exists(plan.output(beam)) for beam in BEAMS)):
         print("training: already done", flush=True)
         return
     mend_last_checkpoint(plan.checkpoints)
@@ -202,7 +215,16 @@ def train(plan, descriptor):
                 bar.write(f"epoch {row['epoch']}: validation BLEU {row['valid_bleu']}, perplexity {row.get('valid_ppl')}", file=sys.stderr)
 
         execute(command, log, log, descriptor, follow)
+    if not saved(plan):
+        raise RecipeError(f"training ended without a checkpoint in {plan.checkpoints}; leave out the flag that keeps fairseq from saving")
     write_json(marker, {"command": shell(command)})
+
+
+def saved(plan):
+    """The checkpoint to translate with: the recipe's choice, else the best, the last or the newest; None where there is none."""
+    others = glob.glob(os.path.join(glob.escape(plan.checkpoints), "checkpoint*.pt"))
+    named = [plan.translating] + [os.path.join(plan.checkpoints, f"checkpoint_{name}.pt") for name in ("best", "last")]
+    return next(filter(os.path.exists, named + sorted(others, key=os.path.getmtime, reverse=True)), None)
 
 
 def mend_last_checkpoint(folder):
@@ -229,18 +251,21 @@ def _is_whole(path):
 
 
 def average(plan):
-    """Average the last epochs; says so where there are fewer than the recipe asks for. Returns how many were averaged, or None."""
+    """Average the last epochs; says so where there are fewer than the recipe asks for. Returns how many were averaged, or None.
+
+    An epoch that --max-update cuts short leaves no file of its own, so there may be none.
+    """
     if not plan.recipe.average:
         return None
     from fairseq_klang.average import average_to_file, find_last
 
-    names = [name for name in os.listdir(plan.checkpoints) if re.fullmatch(r"checkpoint\d+\.pt", name)]
-    count = max(1, min(len(names), plan.recipe.average))
-    if not os.path.exists(plan.translating):
+    names = glob.glob(os.path.join(glob.escape(plan.checkpoints), "checkpoint[0-9]*.pt"))
+    count = min(sum(bool(re.search(r"checkpoint\d+\.pt$", name)) for name in names), plan.recipe.average)
+    if count and not os.path.exists(plan.translating):
         if count < plan.recipe.average:
             print(f"average: {count} epochs, for no more were trained; the recipe asks for {plan.recipe.average}", flush=True)
         average_to_file(find_last(plan.checkpoints, epochs=count), plan.translating)
-    return count
+    return count or None
 
 
 def generate(plan, beam, descriptor):
@@ -249,8 +274,6 @@ def generate(plan, beam, descriptor):
     if os.path.exists(output):
         print(f"{os.path.basename(output)}: already done", flush=True)
         return
-    if not os.path.exists(plan.translating):
-        raise RecipeError(f"{plan.translating} does not exist: training made no checkpoint to translate with")
     partial = output + ".partial"
     with contextlib.suppress(FileNotFoundError):
         os.remove(partial)
@@ -263,7 +286,7 @@ def generate(plan, beam, descriptor):
                 seen.add(found.group(1))
                 bar.update()
 
-        execute(plan.generate(beam), partial, os.path.join(plan.out, "generate.log"), descriptor, follow)
+        execute(plan.generate(beam, saved(plan)), partial, os.path.join(plan.out, "generate.log"), descriptor, follow)
     if len(seen) != count:
         raise RecipeError(f"fairseq-generate translated {len(seen)} of the {count} sentences of {plan.subset}; see {partial}")
     os.replace(partial, output)
@@ -289,13 +312,17 @@ def epoch_scores(path):
 
 
 def score(plan, reference, averaged):
-    """Write scores.json: validation by epoch, and the test scores where there is a raw reference. Returns its content."""
+    """Write scores.json: validation by epoch, what translated, and the test scores where there is a raw reference. Returns its content."""
     path = os.path.join(plan.out, "scores.json")
     digest = sha256(reference) if reference else None
     report = read_json(path)
     if report and (report["test"] or {}).get("reference_sha256") == digest:
         return report
-    report = {"epochs": epoch_scores(os.path.join(plan.out, "train.log")), "averaged_epochs": averaged, "test": None}
+    checkpoint = os.path.basename(saved(plan) or "") or None
+    if report:  # scored before, without this reference: the checkpoints may have been removed since
+        averaged, checkpoint = report["averaged_epochs"], report.get("checkpoint")
+    epochs = epoch_scores(os.path.join(plan.out, "train.log"))
+    report = {"epochs": epochs, "averaged_epochs": averaged, "checkpoint": checkpoint, "test": None}
     if reference:
         from fairseq_klang.analysis.scoring import score as klang_score
 
@@ -330,8 +357,11 @@ def summary(plan, report, reason):
 
 def run(plan, reference):
     """Do what the plan says, from where it stopped; returns the content of scores.json."""
-    if plan.device == "cuda" and torch.cuda.device_count() < plan.gpus:
-        raise RecipeError(f"--gpus is {plan.gpus}, but {torch.cuda.device_count()} GPUs can be seen; use --device cpu, or fewer")
+    seen = torch.cuda.device_count() if plan.device == "cuda" else plan.gpus
+    if not seen:
+        raise RecipeError("--device is cuda, but no GPU can be seen; use --device cpu")
+    if seen < plan.gpus:
+        raise RecipeError(f"--gpus is {plan.gpus}, but only {seen} can be seen; ask for no more")
     if os.path.exists(plan.out) and not os.path.isdir(plan.out):
         raise RecipeError(f"--out {plan.out} is a file; name a folder")
     os.makedirs(plan.out, exist_ok=True)
@@ -339,6 +369,10 @@ def run(plan, reference):
         open_folder(plan, reference)
         train(plan, descriptor)
         averaged = average(plan)
+        used = saved(plan)
+        if used not in (None, plan.translating):
+            why = "no epoch was trained to its end" if plan.recipe.average else "there was no validation"
+            print(f"{why}: {os.path.basename(used)} translates in place of {os.path.basename(plan.translating)}", flush=True)
         for beam in BEAMS:
             generate(plan, beam, descriptor)
         report = score(plan, reference, averaged)
@@ -373,9 +407,35 @@ def parser():
     root.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where a GPU can be seen")
     root.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that share each batch of the recipe (default: 1)")
     root.add_argument("--out", metavar="DIR", help="run folder (default: runs/ID-LOSS-seedN)")
-    root.add_argument("--generate-flags", default="", metavar="'FLAGS'", help="further flags of fairseq-generate, in one argument")
+    root.add_argument("--generate-flags", default="", metavar="'FLAGS'", help="further flags of fairseq-generate, in one argument, joined by =: --generate-flags='--lenpen 0.8'")
     root.add_argument("--dry-run", action="store_true", help="print the commands and end")
     return root
+
+
+def split_flags(text):
+    """The words of --generate-flags. Raises RecipeError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise RecipeError(f"--generate-flags is {text!r}: {str(error).lower()}; write the flags as for a shell") from None
+
+
+def check_flags(plan):
+    """Let fairseq's own parsers read the commands, so that a mistyped flag is told now and not after the training. Raises RecipeError."""
+    from fairseq import options
+
+    with tempfile.TemporaryDirectory() as folder:
+        train = plan.train()
+        train[train.index("--save-dir") + 1] = folder  # parsing makes it
+        for parse, words in ((options.get_training_parser, train), (options.get_generation_parser, plan.generate("beam5"))):
+            said = io.StringIO()
+            try:
+                with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+                    options.parse_args_and_arch(parse(), input_args=words[1:])
+            except KlangError:
+                raise
+            except SystemExit:  # argparse
+                raise RecipeError(f"{words[0]} refuses its flags: {said.getvalue().strip().rpartition('error: ')[2]}") from None
 
 
 def make_plan(args, extra):
@@ -390,7 +450,7 @@ def make_plan(args, extra):
     loss = args.loss or recipe.loss
     seed = recipe.seed if args.seed is None else args.seed
     out = os.path.abspath(args.out or os.path.join("runs", f"{recipe.id}-{loss}-seed{seed}"))
-    plan = Plan(recipe, data, out, loss, seed, device, args.gpus, args.subset, extra, shlex.split(args.generate_flags))
+    plan = Plan(recipe, data, out, loss, seed, device, args.gpus, args.subset, extra, split_flags(args.generate_flags))
     if args.ref and not os.path.isfile(args.ref):
         raise RecipeError(f"--ref {args.ref} does not exist")
     reference = args.ref or recipe_plan.find_reference(data, args.subset)
@@ -405,19 +465,23 @@ def command(argv):
     """Plan and run one recipe, or only print its commands."""
     args, extra = parser().parse_known_args(argv)
     plan, reference, reason = make_plan(args, extra)
+    check_flags(plan)
     if args.dry_run:
         print("\n".join(plan.commands(reference).values()))
+        print("\n".join(plan.notes()), file=sys.stderr)
         if not reference:
             print(reason, file=sys.stderr)
         return 0
-    print(f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: {plan.out}", flush=True)
+    print(f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: {plan.out}")
+    print("\n".join(plan.notes()), flush=True)
     print(summary(plan, run(plan, reference), reason))
     return 0
 
 
 def main(argv=None):
     """Run a recipe; returns the exit status: 0, 2 (bad input or a command that failed), 130 (interrupted)."""
-    logging.getLogger("fairseq.data.data_utils").setLevel(logging.WARNING)
+    for name in ("fairseq.data.data_utils", "fairseq.tasks", "fairseq.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return exit_status("recipe", lambda: command(argv))
 
 

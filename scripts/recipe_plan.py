@@ -13,6 +13,7 @@ from typing import Dict, List
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # this checkout, whatever is installed
 
+from fairseq_klang.collision import K_LANG, collision_size  # noqa: E402
 from fairseq_klang.data.prepare import sha256  # noqa: E402
 from fairseq_klang.errors import KlangError  # noqa: E402
 
@@ -27,6 +28,7 @@ OWNED = {
     "--cpu": "--device cpu",
     "--distributed-world-size": "--gpus",
     "--criterion": "--loss",
+    "--no-save": "nothing, for a checkpoint translates",
     "--restore-file": "--finetune-from-model, or --task translation_dualhead --init-from",
 }
 
@@ -271,9 +273,35 @@ class Plan:
         flags += ["--batch-size", "128", "--required-batch-size-multiple", "1"]
         return flags + (["--cpu"] if self.device == "cpu" else []) + self.generate_flags
 
-    def generate(self, beam):
-        """The fairseq-generate command; its output goes to :meth:`output`."""
-        return ["fairseq-generate", self.data.folder, "--user-dir", USER_DIR, "--path", self.translating] + self.generate_settings(beam)
+    def generate(self, beam, checkpoint=None):
+        """The fairseq-generate command, with :attr:`translating` unless told otherwise; its output goes to :meth:`output`."""
+        return ["fairseq-generate", self.data.folder, "--user-dir", USER_DIR, "--path", checkpoint or self.translating] + self.generate_settings(beam)
+
+    def notes(self):
+        """Lines on where the data and k differ from those that the recipe is made for."""
+        data, made_for = self.data, self.recipe.data
+        sizes = [f"{data.vocabulary[lang]:,}" for lang in (data.source, data.target)]
+        kind = f"a joined dictionary of {sizes[0]}" if data.joined else f"separate dictionaries of {' and '.join(sizes)}"
+        lines = [f"data: {kind} entries; the recipe's: {made_for}"]
+        if ("separate" if data.joined else "joined") in made_for:
+            lines.append(f"note: the dictionaries are {'joined' if data.joined else 'separate'}, which is not what the recipe is made for")
+        if self.loss == "ce":
+            return lines
+        flags, vocab = self.train_flags(), data.vocabulary[data.target] + 4  # fairseq's special symbols
+        given, k_lang = flag_value(flags, "--sb-topk"), float(flag_value(flags, "--k-lang") or K_LANG)
+        try:
+            k = collision_size(vocab, k_lang) if given is None else int(given)
+        except ValueError as error:
+            raise RecipeError(f"--k-lang: {error}") from None
+        lines.append(f"soft BLEU over {f'k = {k:,}' if 0 < k < vocab else 'all'} of {vocab:,} tokens ({'k_lang' if given is None else '--sb-topk'})")
+        theirs = re.search(r"V = ([\d,]+)", made_for)
+        if k > vocab:
+            lines.append(f"note: --sb-topk {k} is above the vocabulary of {vocab:,}: the full softmax is used")
+        elif k and theirs and given is not None and flag_value(self.extra, "--sb-topk") is None:
+            wanted = max(1, round(k * vocab / int(theirs.group(1).replace(",", ""))))
+            if abs(wanted - k) > 0.1 * k:
+                lines.append(f"note: k is the source's, for V = {theirs.group(1)}; append --sb-topk {wanted} to keep k / V")
+        return lines
 
     def key(self):
         """What makes two runs the same run: no path, date or version is part of it."""

@@ -242,6 +242,9 @@ def test_fold_moves_validation_and_refits_bpe(archive, no_bin, tmp_path):
         (["--sha256", "0" * 64], f"not --sha256 {'0' * 64}"),
         (["--archive", "nowhere.tgz"], "--archive nowhere.tgz is no file"),
         (["--url", "ftp://127.0.0.1/x"], "--url ftp://127.0.0.1/x is no http"),
+        (["--url", "http://[::bad/x"], "could not fetch the archive: http://[::bad/x: Invalid IPv6 URL"),
+        (["--url", "http://127.0.0.1:many/x"], "could not fetch the archive: http://127.0.0.1:many/x: nonnumeric port"),
+        (["--url", "http://127.0.0.1:1/\u00e4"], "could not fetch the archive: http://127.0.0.1:1/\u00e4: 'ascii' codec"),
         (["--escape", "--tokenizer", "none"], "--escape needs --tokenizer moses"),
         (["--word-cut", "threshold"], "--word-cut threshold needs --subword word"),
     ],
@@ -346,6 +349,7 @@ PAGE = b"\n<!DOCTYPE html><html><title>Virus scan warning</title></html>"
     "content, words",
     [
         (PAGE, "is a web page, not the archive"),
+        (b"<body>Please log in</body>", "is a web page, not the archive"),
         (b"hello", "is not a .tgz file"),
         (b"", "is not a .tgz file"),
         (gzip.compress(os.urandom(3000))[:-500], "is damaged or cut short"),
@@ -359,12 +363,14 @@ def test_files_that_are_no_archive(tmp_path, content, words):
     assert visible(tmp_path / "out") == []
 
 
-def test_rubbish_in_the_cache_is_named(tmp_path, capsys):
-    (tmp_path / "de-en.tgz").write_bytes(PAGE)
+def test_rubbish_in_the_cache_is_named_and_moved_aside(tmp_path, capsys):
+    path = tmp_path / "de-en.tgz"
+    path.write_bytes(PAGE)
     status, _, err = klang(capsys, "--out", tmp_path / "out", "--cache", tmp_path)
     assert status == 2 and err.splitlines()[-1] == (
-        f"klang: error: {tmp_path / 'de-en.tgz'} is a web page, not the archive; delete it and run the command again"
+        f"klang: error: {path} is a web page, not the archive; moved to {path}.unusable: run the command again, or with another --url"
     )
+    assert sorted(os.listdir(tmp_path)) == ["de-en.tgz.unusable", "out"]
 
 
 def test_size_and_digest(archive):
@@ -452,11 +458,51 @@ def test_whole_run_from_a_server(server, published, no_bin, tmp_path, capsys):
     source = json.loads((tmp_path / "a" / "prepare.json").read_text())["source"]
     assert source["sha256"] == hashlib.sha256(server.content).hexdigest()
     # the second preparation takes the archive from the cache, and a repeated one needs no archive at all
-    assert klang(capsys, *arguments, "--out", tmp_path / "b", "--fold", 1, "--any-archive")[0] == 0
+    status, _, err = klang(capsys, *arguments, "--out", tmp_path / "b", "--fold", 1, "--any-archive")
+    assert status == 0 and "is there, so that no --url is asked" in err
     os.remove(tmp_path / "cache" / "de-en.tgz")
     status, _, err = klang(capsys, *arguments, "--out", tmp_path / "a", "--sha256", source["sha256"].upper())
     assert status == 0 and "already prepared" in err
     assert server.times == {"lost": 1, "whole": 1}
+
+
+def unequal(texts):
+    name = "de-en/IWSLT14.TEDX.dev2012.de-en.en.xml"
+    texts[name] = texts[name].replace("<seg id", "<no id", 1)
+
+
+def latin(texts):
+    name = "de-en/train.tags.de-en.de"
+    texts[name] = texts[name].replace(TALK, "\u00fcber").encode("latin-1", "replace")
+
+
+@pytest.mark.parametrize(
+    "change, links, words",
+    [
+        (lambda texts: texts.update({"../evil": "evil"}), (), "is unsafe: it holds a file named '../evil'"),
+        (lambda texts: texts.pop("de-en/train.tags.de-en.en"), (), "it lacks de-en/train.tags.de-en.en"),
+        (lambda texts: texts.pop("de-en/train.tags.de-en.en"), [("de-en/train.tags.de-en.en", "/etc/hostname")], "is a link or special file"),
+        (unequal, (), "TEDX.dev2012.de-en has 2 sentences in de but 1 in en"),
+        (latin, (), "de-en.tgz: train.tags.de-en.de line 5 is not UTF-8"),  # the archive and its member, no file of ours
+        (None, (), "is no tar archive"),
+    ],
+)
+def test_a_fetched_archive_of_no_use_does_not_stay(server, published, no_bin, tmp_path, capsys, change, links, words):
+    good = server.content
+    if change:
+        with open(make_archive(tmp_path / "x.tgz", change, links), "rb") as stream:
+            server.content = stream.read()
+    else:
+        server.content = gzip.compress(PAGE)
+    path = tmp_path / "cache" / "de-en.tgz"
+    arguments = ["--out", tmp_path / "out", "--cache", tmp_path / "cache", "--preset", "word"]
+    status, _, err = klang(capsys, *arguments, "--url", server.url("whole"))
+    last = err.splitlines()[-1]
+    assert status == 2 and words in last and f"moved to {path}.unusable: run the command again" in last and ".partial" not in last
+    assert os.listdir(tmp_path / "cache") == ["de-en.tgz.unusable"]
+    server.content, server.tag = good, '"two"'
+    assert klang(capsys, *arguments, "--url", server.url("again"))[0] == 0  # the other address is asked
+    assert path.read_bytes() == good and server.times["again"] == 1
 
 
 def test_a_broken_transfer_is_resumed_at_once(server, tmp_path, capsys):
@@ -531,7 +577,7 @@ def test_nobody_answers(server, tmp_path, capsys):
     assert "--archive PATH" in last and os.listdir(tmp_path) == []
 
 
-def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path):
+def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path, capsys):
     arguments = ["prepare", "iwslt14", "--url", server.url("stall"), "--out", str(tmp_path / "out"), "--preset", "word"]
     process = subprocess.Popen([sys.executable, "-m", "fairseq_klang.cli", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL)
     half = len(server.content) // 2
@@ -540,6 +586,11 @@ def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path)
             found = [tmp_path / "out" / name for name in (partials(tmp_path / "out") if (tmp_path / "out").exists() else []) if name.endswith("partial")]
             if server.seen and found and process.poll() is None:
                 time.sleep(0.5)  # what has come is in the process's buffer or in the file: either is a state to resume from
+                # Another one does not go into the same folders meanwhile.
+                for name, more in (("--out", []), ("--cache", ["--cache", tmp_path / "out", "--out", tmp_path / "other"])):
+                    status, _, err = klang(capsys, *arguments[2:], *more)
+                    line = f"klang: error: {name} {tmp_path / 'out'} is in use by another klang prepare; wait until it has ended, or choose another {name}\n"
+                    assert (status, err) == (2, line)
                 break
             time.sleep(0.05)
     finally:
@@ -576,6 +627,27 @@ def test_another_archive_is_refused(archive, published, no_bin, tmp_path):
     prepare_iwslt14(tmp_path / "out", preset_options("word"), archive=archive)
     with pytest.raises(PrepareError, match=r"was prepared with --archive [0-9a-f]{64}, now it is"):
         prepare_iwslt14(tmp_path / "out", preset_options("word"), archive=make_archive(tmp_path / "x.tgz", add("de-en/more")))
+
+
+def test_damaged_text_is_made_again(server, published, no_bin, tmp_path, capsys):
+    arguments = ["--out", tmp_path, "--preset", "word", "--url", server.url("whole")]
+    assert klang(capsys, *arguments)[0] == 0
+    before = lines_of(tmp_path / "text" / "valid.en")
+    (tmp_path / "text" / "valid.en").unlink()
+    (tmp_path / "de-en.tgz").unlink()  # so that it is fetched again, too
+    status, _, err = klang(capsys, *arguments)
+    assert status == 0 and f"{tmp_path / 'text'} is damaged: valid.en is gone; made again" in err
+    assert lines_of(tmp_path / "text" / "valid.en") == before and "already prepared" in err
+
+
+def test_prepare_sh_shows_the_options(tmp_path):
+    (tmp_path / "klang").write_text("#!/bin/sh\necho klang \"$@\"\n")
+    (tmp_path / "klang").chmod(0o755)
+    command = ["bash", os.path.join(ROOT, "examples", "iwslt14", "prepare.sh")]
+    environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    shown = subprocess.run([*command, "--help"], stdout=subprocess.PIPE, universal_newlines=True, check=True, env=environment).stdout
+    assert "bpe8k|bpe32k" in shown and shown.endswith("klang prepare iwslt14 --help\n")
+    assert subprocess.run(command, stderr=subprocess.DEVNULL, env=environment).returncode == 2
 
 
 # -- the threshold of the word vocabulary --

@@ -236,6 +236,34 @@ def test_a_gap_in_the_steps_is_refused(inputs, tmp_path, monkeypatch):
         prepare(inputs, tmp_path, PrepareOptions(vocab_size=60))
 
 
+def contents(folder):
+    """{path: bytes} of all results."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "preprocess.log"}
+
+
+def test_a_damaged_folder_is_made_again(inputs, prepared, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    module.shutil.copytree(prepared[0], out)
+    whole, options = contents(out), PrepareOptions(vocab_size=60)
+    (out / "bin" / "train.de-en.en.bin").unlink()
+    assert prepare(inputs, out, options) == prepared[1] and contents(out) == whole
+    assert f"{out / 'bin'} is damaged: train.de-en.en.bin is gone; made again: bin\n" in capsys.readouterr().err
+    # What was made from the damaged folder is made again, too; the test of bin is above.
+    (out / "tok" / "valid.de").write_text("cut")
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Job, "bin", lambda job, folder: module.shutil.copytree(prepared[0] / "bin", folder, dirs_exist_ok=True) and {})
+        prepare(inputs, out, options)
+    size = (prepared[0] / "tok" / "valid.de").stat().st_size
+    assert f"{out / 'tok'} is damaged: valid.de has 3 bytes, not {size:,}; made again: tok, subword, bin\n" in capsys.readouterr().err
+    assert (out / "tok" / "valid.de").read_bytes() == (prepared[0] / "tok" / "valid.de").read_bytes()
+    # What others have put there is not lost.
+    (out / "raw" / "train.de").unlink()
+    (out / "raw" / "thesis.tex").write_text("keep")
+    with pytest.raises(PrepareError, match="raw must be made again, but thesis.tex there was not made by klang prepare"):
+        prepare(inputs, out, options)
+    assert (out / "raw" / "thesis.tex").exists()
+
+
 def test_limit_takes_the_first_pairs(inputs, tmp_path, monkeypatch):
     monkeypatch.setattr(module._Job, "bin", lambda job, folder: {})
     assert prepare(inputs, tmp_path, PrepareOptions(limit=7, vocab_size=20))["lines"]["train"]["kept"] == 7

@@ -177,16 +177,68 @@ def test_what_cannot_be_used_is_refused_in_one_line(joined_data, tmp_path, capsy
     assert "--save-dir is set by the recipe; use --out" in error_of(capsys, "A1", "--data", joined_data, "--save-dir=x")
     assert "use --loss" in error_of(capsys, "A1", "--data", joined_data, "--criterion", "cross_entropy")
     assert "another --out" in error_of(capsys, "A1", "--data", joined_data, "--reset-optimizer")
+    assert "--no-save is set by the recipe" in error_of(capsys, "A1", "--data", joined_data, "--no-save")
     assert "--ref nowhere.en does not exist" in error_of(capsys, "A1", "--data", joined_data, "--ref", "nowhere.en")
+    assert "--generate-flags is \"'\": no closing quotation" in error_of(capsys, "A1", "--data", joined_data, "--generate-flags", "'")
+    assert "--device is cuda, but no GPU can be seen; use --device cpu" in error_of_run(capsys, "A1", "--data", str(joined_data), "--device", "cuda")
+    # fairseq's own parsers read the flags before anything is made, in a dry run too.
+    command = ["B0", "--data", joined_data, "--device", "cpu", "--out", tmp_path / "new"]
+    for more in ([], ["--dry-run"]):
+        assert "fairseq-train refuses its flags: argument --lr: expected one argument" in error_of(capsys, *command, *more, "--lr")
+        assert "fairseq-train refuses its flags: unrecognized arguments: --nosuch 3" in error_of(capsys, *command, *more, "--nosuch", "3")
+        assert "fairseq-generate refuses its flags: unrecognized arguments: --nosuch" in error_of(capsys, *command, *more, "--generate-flags=--nosuch")
+    assert "--k-lang: k_lang is 7.0; it must be above 0" in error_of(capsys, *command, "--dry-run", "--k-lang", "7")
+    assert not (tmp_path / "new").exists()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("")
     command = ["A1", "--data", joined_data, "--device", "cpu"]
     assert "it is no run folder" in error_of(capsys, *command, "--out", tmp_path / "other")
     assert "is a file" in error_of(capsys, *command, "--out", tmp_path / "other" / "thesis.tex")
     # A command that fails: its own last line, and where the rest is.
-    assert recipe.main([*map(str, command), "--out", str(tmp_path / "run"), "--lr", "fast"]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"fairseq-train ended with status 2: .*--lr.*fast.* \(all of it: .*train.out\)$", line)
+    command = [*map(str, command), "--out", str(tmp_path / "run")]
+    line = error_of_run(capsys, *command, "--finetune-from-model", "nowhere.pt")
+    assert re.search(r"fairseq-train ended with status 1: .*nowhere.pt.* \(all of it: .*train.out\)$", line)
+
+
+def test_a_folder_in_which_nothing_was_trained_starts_anew(joined_data, tmp_path, capsys):
+    mistyped, mended = (plan_of(joined_data, tmp_path / "run", "A1", "ce", "--lr", lr) for lr in ("9", "0.1"))
+    os.makedirs(mistyped.out)
+    recipe.open_folder(mistyped, None)
+    (tmp_path / "run" / "train.log").write_text("of the mistyped one")
+    recipe.write_json(str(tmp_path / "run" / "trained"), {})
+    os.makedirs(mended.checkpoints)
+    settings = recipe.open_folder(mended, None)
+    assert "(--lr: 9; now 0.1), but nothing was trained in it: it starts anew" in capsys.readouterr().out
+    assert settings["key"] == mended.key() and len(settings["starts"]) == 1
+    assert sorted(os.listdir(tmp_path / "run")) == ["checkpoints", "settings.json"]
+    (tmp_path / "run" / "checkpoints" / "checkpoint_last.pt").write_text("")
+    with pytest.raises(recipe.RecipeError, match="--lr: 0.1; now 9.*; choose another --out, or delete that folder"):
+        recipe.open_folder(mistyped, None)
+
+
+def test_notes_tell_where_data_and_k_are_not_the_sources(joined_data, separate_data, tmp_path):
+    def notes(data, name, *extra, loss=None):
+        return recipe.Plan(TABLE[name], recipe_plan.read_data(str(data)), str(tmp_path), loss or TABLE[name].loss, 1, "cpu", 1, "test", list(extra), []).notes()
+
+    vocab = {lang: recipe_plan.read_data(str(separate_data)).vocabulary[lang] for lang in ("de", "en")}
+    joined = recipe_plan.read_data(str(joined_data)).vocabulary["en"]
+    size = joined + 4  # the special symbols
+    data = f"data: a joined dictionary of {joined} entries; the recipe's: "
+    assert notes(joined_data, "A8") == [data + "words, V = 56,652"]
+    # 0.003 * 128 is less than one token, as is 50 / 56,652 of them: one is kept
+    assert notes(joined_data, "B0") == [data + "BPE 8K, joined", f"soft BLEU over k = 1 of {size} tokens (k_lang)"]
+    assert notes(separate_data, "B0", loss="ce") == [
+        f"data: separate dictionaries of {vocab['de']} and {vocab['en']} entries; the recipe's: BPE 8K, joined",
+        "note: the dictionaries are separate, which is not what the recipe is made for",
+    ]
+    assert notes(joined_data, "README")[1] == "note: the dictionaries are joined, which is not what the recipe is made for"
+    assert notes(joined_data, "A9")[1:] == [
+        f"soft BLEU over k = 50 of {size} tokens (--sb-topk)",
+        "note: k is the source's, for V = 56,652; append --sb-topk 1 to keep k / V",
+    ]
+    assert notes(joined_data, "A9", "--sb-topk", "3")[1:] == [f"soft BLEU over k = 3 of {size} tokens (--sb-topk)"]
+    assert notes(joined_data, "A12")[1:] == [f"soft BLEU over all of {size} tokens (--sb-topk)"]
+    assert notes(joined_data, "A9", "--sb-topk", "5000")[-1] == f"note: --sb-topk 5000 is above the vocabulary of {size}: the full softmax is used"
 
 
 def test_data_folders_of_others(joined_data, separate_data, tmp_path):
@@ -353,6 +405,49 @@ def error_of_run(capsys, *arguments):
     return capsys.readouterr().err.splitlines()[-1]
 
 
+def test_training_that_ends_inside_an_epoch_is_translated(joined_data, tmp_path, caplog, capsys, monkeypatch):
+    """No epoch to average and, without validation, no best one: the last checkpoint it is, and the run is complete."""
+    def execute(command, output, log, descriptor, follow):
+        if command[0] == "fairseq-train":
+            train_here(command, caplog)
+            return
+        assert recipe_plan.flag_value(command, "--path") == str(tmp_path / "run" / "checkpoints" / "checkpoint_last.pt")
+        lines = [f"H-{number}\t-1.0\t{target}\n" for number, (_, target) in enumerate(toy_pairs(SPLITS["test"], 2))]
+        with open(output, "w") as stream:
+            stream.writelines(lines)
+        for line in lines:
+            follow(line)
+
+    monkeypatch.setattr(recipe, "execute", execute)
+    reference = tmp_path / "test.en"
+    reference.write_text("".join(target + "\n" for _, target in toy_pairs(SPLITS["test"], 2)))
+    command = ["strong", "--data", joined_data, "--out", tmp_path / "run", "--device", "cpu", "--ref", reference]
+    command = [*map(str, command), *tiny("strong"), "--batch-size", "16", "--max-update", "2", "--disable-validation"]
+    assert recipe.main(command) == 0
+    output = capsys.readouterr().out
+    assert "no epoch was trained to its end: checkpoint_last.pt translates in place of average.pt" in output
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert (scores["checkpoint"], scores["averaged_epochs"], scores["epochs"]) == ("checkpoint_last.pt", None, [])
+    assert compare.main([str(tmp_path / "run"), "--no-pairs"]) == 0
+    assert f"translated with checkpoint_last.pt, not with average.pt as the recipe says: {tmp_path / 'run'}" in capsys.readouterr().out
+    # With all translated, the checkpoints may go.
+    recipe.shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert recipe.main(command) == 0 and capsys.readouterr().out.count("already done") == 3
+    assert json.loads((tmp_path / "run" / "scores.json").read_text()) == scores
+
+
+def test_training_without_a_checkpoint_is_not_done(joined_data, tmp_path, monkeypatch):
+    plan = plan_of(joined_data, tmp_path, "A1", "ce")
+    monkeypatch.setattr(recipe, "execute", lambda *arguments: None)
+    for _ in range(2):
+        with pytest.raises(recipe.RecipeError, match="training ended without a checkpoint in .*; leave out the flag"):
+            recipe.train(plan, None)
+    assert not (tmp_path / "trained").exists()
+    recipe.write_json(str(tmp_path / "trained"), {})  # its checkpoints are gone since
+    with pytest.raises(recipe.RecipeError, match="training ended without a checkpoint"):
+        recipe.train(plan, None)
+
+
 def test_a_checkpoint_cut_short_in_the_copying_is_mended(tmp_path, capsys):
     last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
     recipe.mend_last_checkpoint(str(tmp_path))  # nothing there yet
@@ -376,7 +471,14 @@ def test_averaging_takes_what_there_is_and_says_so(joined_data, tmp_path, capsys
     assert recipe.average(plan) == 3
     assert "average: 3 epochs, for no more were trained; the recipe asks for 10" in capsys.readouterr().out
     assert load_checkpoint(plan.translating)["model"]["weight"].tolist() == [2.0, 2.0]
+    assert recipe.saved(plan) == plan.translating
     assert recipe.average(plan_of(joined_data, tmp_path, "README", "ce")) is None
+    none = plan_of(joined_data, tmp_path / "none", "strong", "ce")
+    os.makedirs(none.checkpoints)
+    assert recipe.average(none) is None and recipe.saved(none) is None and not capsys.readouterr().out
+    for name in ("checkpoint_1_5.pt", "checkpoint_last.pt", "checkpoint_best.pt"):
+        open(os.path.join(none.checkpoints, name), "w").close()
+        assert os.path.basename(recipe.saved(none)) == name
 
 
 # -- compare.py ---------------------------------------------------------------------------------------------------------
@@ -467,6 +569,8 @@ def test_csv_and_markdown(study, capsys):
 
 def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(joined_data, study, tmp_path, capsys):
     other = made_up(joined_data, tmp_path / "f", "A8", "ce", 1, {}, [1.0], extra=["--lr", "0.1"])
+    another = made_up(joined_data, tmp_path / "h", "A10", "sweep", 1, {}, [1.0], extra=["--sb-topk", "3"])
+    assert compare.score_table(compare.group_runs([compare.read_run(another)]))[1][1] == "k = 170 (here --sb-topk 3)"
     groups = compare.group_runs([compare.read_run(folder) for folder in [*study, other]])
     assert [group.label for group in groups] == ["A8 ce", "A10 sweep", "A15 sweep", "A8 ce --lr 0.1"]
     (tmp_path / "g").mkdir()
@@ -474,4 +578,14 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(joined_data, stud
     assert "same recipe with the same seed" in error_of(capsys, study[0], study[1], study[1], script=compare)
     os.remove(other + "/scores.json")
     assert "is not finished" in error_of(capsys, other, script=compare)
+    # runs/* may name more than finished runs
+    (tmp_path / "table.md").write_text("")
+    assert compare.main([other, str(tmp_path / "g"), str(tmp_path / "table.md"), *study, "--no-pairs"]) == 0
+    text, left_out = capsys.readouterr()
+    assert "A8 ce" in text and [line.split(";")[0] for line in left_out.splitlines()] == [
+        f"compare: left out: {other} is not finished: it has no scores.json",
+        f"compare: left out: {tmp_path / 'g'} is no run folder: it has no settings.json",
+        f"compare: left out: {tmp_path / 'table.md'} is no run folder: it has no settings.json",
+    ]
+    assert "nowhere does not exist" in error_of(capsys, study[0], tmp_path / "nowhere", script=compare)
     assert "--baseline is 'A1'; it must be one of A8 ce, A10 sweep" in error_of(capsys, *study[:4], "--baseline", "A1", script=compare)

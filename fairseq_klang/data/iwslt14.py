@@ -17,20 +17,24 @@ import zlib
 
 from tqdm import tqdm
 
+from ..errors import KlangError
 from ..text import read_lines
 from ..version import __version__
 from .prepare import (
     PrepareError,
     PrepareOptions,
     copy_raw,
+    damage,
+    find_text,
     finished_step,
+    hold,
     make_out,
-    prepare,
+    prepare_held,
     read_record,
+    remove_step,
     run_step,
     say,
     sha256,
-    text_inputs,
     tokenize_file,
 )
 
@@ -86,7 +90,7 @@ def check_archive(path, name, size=None, digest=""):
     """Raise ArchiveError, which calls the file `name`, unless it is a whole .tgz file of this size (bytes) and SHA-256, where given."""
     with open(path, "rb") as stream:
         head = stream.read(512)
-    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|!--|\?xml)", head, re.IGNORECASE):
+    if re.match(rb"(\xef\xbb\xbf)?\s*<", head):
         raise ArchiveError(f"{name} is a web page, not the archive")
     if not head.startswith(b"\x1f\x8b"):
         raise ArchiveError(f"{name} is not a .tgz file")
@@ -175,8 +179,8 @@ def _fetch(url, partial):
             os.remove(partial)
             raise _Broken(f"{url}: the file has changed, start again") from None
         raise ArchiveError(f"{url}: HTTP {error.code} {error.reason}") from None
-    except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is none
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ArchiveError(f"{url}: {str(reason) or repr(reason)}") from None
     with contextlib.ExitStack() as stack:
         stack.enter_context(response)
@@ -189,7 +193,7 @@ def _fetch(url, partial):
             say(f"  going on after {start:,} bytes")
         else:
             start = 0
-        size = int(length) + start if length else None
+        size = int(length) + start if length and length.isdigit() else None
         stream = stack.enter_context(open(partial, "ab" if start else "wb"))
         if not start:
             tag = response.headers.get("ETag", "")
@@ -289,8 +293,17 @@ def published_counts(fold=0):
 def make_text(archive, folder, fold, workers=1):
     """Write train, valid and test of both languages to `folder`: untokenised text, cleaned by the number of its tokens.
 
-    Returns {"lines": {split: pairs}, "cleaning": {"read", "blank", "dropped"}: training pairs}. Raises PrepareError.
+    Returns {"lines": {split: pairs}, "cleaning": {"read", "blank", "dropped"}: training pairs}. Raises ArchiveError.
     """
+    try:
+        return _make_text(archive, folder, fold, workers)
+    except ArchiveError:
+        raise
+    except KlangError as error:  # names a file that is about to go
+        raise ArchiveError(str(error).replace(os.path.join(folder, "work", ""), f"{archive}: ")) from None
+
+
+def _make_text(archive, folder, fold, workers):
     work = os.path.join(folder, "work")
     os.mkdir(work)
     extract(archive, work)
@@ -365,27 +378,46 @@ def prepare_iwslt14(out, options, *, archive=None, cache=None, urls=None, digest
     if archive and not os.path.isfile(archive):
         raise PrepareError(f"--archive {archive} is no file; without --archive it is fetched")
     out = make_out(out)
+    with hold(out, "--out"):
+        return _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive)
+
+
+def _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive):
     folder = os.path.join(out, "text")
+    lost = damage(folder) if os.path.exists(folder) else "it is not there"
     path = os.path.abspath(archive or os.path.join(cache or out, "de-en.tgz"))
-    if not os.path.exists(path) and os.path.exists(folder):
+    if not os.path.exists(path) and not lost:
         known = read_record(folder)[0].get("archive")  # the archive has been removed, its text is here
     else:
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            download(urls or MIRRORS, path, None if urls or any_archive else ARCHIVE_BYTES, digest)
+            with contextlib.ExitStack() as stack:
+                if os.path.realpath(os.path.dirname(path)) != os.path.realpath(out):
+                    stack.enter_context(hold(os.path.dirname(path), "--cache"))
+                download(urls or MIRRORS, path, None if urls or any_archive else ARCHIVE_BYTES, digest)
+        elif urls and not archive:
+            say(f"{path} is there, so that no --url is asked; delete it to fetch another")
         known = sha256(path)
     if digest and known != digest:
-        raise ArchiveError(f"{path} has SHA-256 {known}, not --sha256 {digest}")
+        hint = "" if archive else "; delete it to fetch another"
+        raise ArchiveError(f"{path} has SHA-256 {known}, not --sha256 {digest}{hint}")
 
     def work(partial):
         try:
             check_archive(path, path)
+            return make_text(path, partial, fold, options.workers)
         except ArchiveError as error:
-            raise ArchiveError(f"{error}; {'give another --archive' if archive else 'delete it and run the command again'}") from None
-        return make_text(path, partial, fold, options.workers)
+            if archive:
+                raise ArchiveError(f"{error}; give another --archive") from None
+            os.replace(path, path + ".unusable")  # where it was, no other would ever be fetched
+            raise ArchiveError(f"{error}; moved to {path}.unusable: run the command again, or with another --url") from None
 
     key = {"archive": known, "fold": fold}
     facts = finished_step(out, "text", key)
+    if facts is not None and lost:
+        say(f"{folder} is damaged: {lost}; made again")
+        remove_step(folder)
+        facts = None
     if facts is None:
         say(f"[text] read {path}, clean and split it")
         facts = run_step(out, "text", key, work)
@@ -397,4 +429,5 @@ def prepare_iwslt14(out, options, *, archive=None, cache=None, urls=None, digest
             raise ArchiveError(f"{told}; it is another archive, or another version of the tokenizer; --any-archive goes on with it")
         say(f"  {told}")
     source = {"archive": path, "sha256": known, "fold": fold, "cleaning": facts["cleaning"], "published_counts": lines == published}
-    return prepare(text_inputs(*(os.path.join(folder, split) for split in ("train", "valid")), [os.path.join(folder, "test")]), out, options, source)
+    paths = {split: [find_text(os.path.join(folder, split), lang) for lang in options.langs] for split in ("train", "valid", "test")}
+    return prepare_held(paths, out, options, source)

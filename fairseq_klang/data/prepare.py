@@ -2,6 +2,7 @@
 import collections
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import itertools
 import json
@@ -19,7 +20,9 @@ from ..errors import KlangError
 from ..version import __version__
 from ..text import is_blank, moses_tokenizer, read_lines
 
+LOCK = ".lock"  # inside --out and --cache, while a preparation is at work there
 RECORD = ".step.json"  # inside each step's folder: what it was made from, and what came out
+UNCOUNTED = (RECORD, "preprocess.log")  # what a step leaves that is no result
 STEPS = ("raw", "tok", "subword", "bin")
 
 MULTI30K = {
@@ -420,12 +423,40 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def hold(folder, name):
+    """Hold a folder, which an error calls `name`, against other processes; the lock ends with this process, however it ends.
+
+    A record lock: other than one of flock it is not inherited by workers, who may outlive a killed parent. Within one
+    process it is not to be held twice. Raises PrepareError where another process has it.
+    """
+    import fcntl
+
+    path = os.path.join(folder, LOCK)
+    if not os.access(folder, os.W_OK):  # one can only read what is there
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        while True:
+            stream = stack.enter_context(open(path, "w"))
+            try:
+                fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                raise PrepareError(f"{name} {folder} is in use by another klang prepare; wait until it has ended, or choose another {name}") from None
+            if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
+                break  # else its holder removed it between the two calls
+        stack.callback(os.remove, path)
+        yield
+
+
 def read_record(folder):
-    """(key, result) that run_step left in a step's folder; raises PrepareError if it left none."""
+    """(key, result, sizes of the files) that run_step left in a step's folder; raises PrepareError if it left none."""
     try:
         with _open(os.path.join(folder, RECORD)) as stream:
             record = json.load(stream)
-        return record["key"], record["result"]
+        return record["key"], record["result"], record.get("files", {})
     except (OSError, ValueError, KeyError, TypeError):
         raise PrepareError(f"{folder} was not made by klang prepare; choose another --out, or move it away") from None
 
@@ -452,20 +483,48 @@ def _write_json(path, value):
     os.replace(partial, path)
 
 
+def file_sizes(folder):
+    """{name: bytes} of the results in a step's folder."""
+    return {entry.name: entry.stat().st_size for entry in os.scandir(folder) if entry.is_file() and entry.name not in UNCOUNTED}
+
+
+def damage(folder):
+    """What a step's folder has lost since it was filled, as "NAME is gone" or "NAME has other bytes", or ""."""
+    found = file_sizes(folder)
+    for name, size in read_record(folder)[2].items():
+        if name not in found:
+            return f"{name} is gone"
+        if found[name] != size:
+            return f"{name} has {found[name]:,} bytes, not {size:,}"
+    return ""
+
+
 def finished_step(out, step, key):
     """What run_step returned for OUT/STEP, or None if that folder is not there; raises PrepareError if it was made from another key."""
     folder = os.path.join(out, step)
     if not os.path.exists(folder):
         return None
-    old, result = read_record(folder)
+    old, result, _ = read_record(folder)
     _refuse_other(out, step, old, key)
     return result
+
+
+def remove_step(folder):
+    """Remove what a step has made, to make it again; raises PrepareError where files of others are there too."""
+    theirs = sorted(set(file_sizes(folder)) - set(read_record(folder)[2]))
+    if theirs:
+        raise PrepareError(f"{folder} must be made again, but {theirs[0]} there was not made by klang prepare; move it away")
+    out, step = os.path.split(folder)
+    aside = os.path.join(out, f".{step}.{os.getpid()}.partial")  # which run_step removes, should this be killed half-way
+    os.rename(folder, aside)
+    shutil.rmtree(aside)
 
 
 def run_step(out, step, key, work):
     """Fill the folder OUT/STEP by calling work(folder), which returns a dict of facts to keep; returns these facts.
 
-    The folder takes its name only when it is complete. It records the facts and `key`, all that they depend on.
+    The folder takes its name only when it is complete. It records the facts, the sizes of its files and `key`, all that
+    they depend on.
     """
     for name in os.listdir(out):  # what a killed run left; a new name, since its fairseq-preprocess may still be writing
         if re.fullmatch(rf"\.{step}\.\d+\.partial", name):
@@ -473,7 +532,7 @@ def run_step(out, step, key, work):
     partial = os.path.join(out, f".{step}.{os.getpid()}.partial")
     os.mkdir(partial)
     result = work(partial)
-    _write_json(os.path.join(partial, RECORD), {"key": key, "result": result})
+    _write_json(os.path.join(partial, RECORD), {"key": key, "result": result, "files": file_sizes(partial)})
     os.rename(partial, os.path.join(out, step))
     return result
 
@@ -505,16 +564,31 @@ def prepare(inputs, out, options, source=None):
     options: PrepareOptions. source: facts on where the text comes from, kept in prepare.json.
 
     Each step fills a folder that takes its name only when it is complete, so a run that was killed goes on where it
-    stopped, and a folder made from other text or options is refused, never overwritten. Returns the content of
-    OUT/prepare.json: options, versions, line counts, vocabulary sizes and SHA-256 of inputs and dictionaries.
-    Raises PrepareError.
+    stopped, and a folder made from other text or options is refused, never overwritten. A folder that has lost a file, or
+    part of one, is made again, with those that were made from it. Returns the content of OUT/prepare.json: options,
+    versions, line counts, vocabulary sizes and SHA-256 of inputs and dictionaries. Raises PrepareError.
     """
     paths = {split: [find_text(str(prefix), lang) for lang in options.langs] for split, prefix in inputs.items()}
     out = make_out(out)
+    with hold(out, "--out"):
+        return prepare_held(paths, out, options, source)
+
+
+def prepare_held(paths, out, options, source=None):
+    """What `prepare` does, for who holds the folder `out`. paths: {split: [source file, target file]}."""
     job = _Job(options, paths, out)
     folders = {step: os.path.join(out, step) for step in STEPS}
     done = {step: finished_step(out, step, job.key(step)) for step in STEPS}
     done = {step: result for step, result in done.items() if result is not None}
+    for number, step in enumerate(STEPS):
+        lost = damage(folders[step]) if step in done else ""
+        if lost:
+            again = [later for later in STEPS[number:] if later in done]
+            say(f"{folders[step]} is damaged: {lost}; made again: {', '.join(again)}")
+            for later in reversed(again):  # the damaged one last, so that a kill here leaves it to be found
+                remove_step(folders[later])
+                del done[later]
+            break
     missing = [step for step in STEPS if step not in done]
     if missing and STEPS.index(missing[0]) < len(done):
         later = ", ".join(folders[step] for step in done if STEPS.index(step) > STEPS.index(missing[0]))
