@@ -1,11 +1,13 @@
 """Products of features with a large output matrix, in chunks of rows, so that no N x V tensor is ever kept (DESIGN 2)."""
+import threading
+
 import torch
 
 from ..compat import autocast_dtype, no_autocast
 
-# Elements of one chunk of logits, by device: 16M float32 values are 64 MB. Measured on a CPU with 32 MB of last-level
-# cache (docs/performance.md): fewer rows read the weight too often, more gain nothing. A GPU wants larger products.
-CHUNK_ELEMENTS = {"cpu": 16 * 1024 * 1024, "cuda": 32 * 1024 * 1024}
+# Elements of one chunk of logits, by device: 32M float32 values are 128 MB. Measured on a CPU (docs/performance.md): with
+# fewer rows the products read and repack the weight too often, more rows gain nothing. A GPU wants larger products.
+CHUNK_ELEMENTS = {"cpu": 32 * 1024 * 1024, "cuda": 32 * 1024 * 1024}
 CHUNK_MOST_ROWS = {"cpu": 512, "cuda": 4096}
 CHUNK_LEAST_ROWS = 16
 
@@ -34,14 +36,26 @@ def accumulation_dtype(dtype):
 class Logits:
     """The logits of a projection, chunk of rows by chunk of rows: features [N, d], weight [V, d], bias [V] or None.
 
-    All chunks use one buffer: memory freshly taken from the system for each would cost as much as a product.
+    All chunks use one buffer, which a CPU thread keeps for its next step: memory fresh from the system is cleared page by
+    page at first use, which costs as much as several passes over it. One user at a time: a chunk is valid until the next.
     """
+
+    _kept = threading.local()
 
     def __init__(self, features, weight, bias):
         self.features, self.weight, self.bias = features, weight, bias
         self.step = chunk_rows(features.size(0), weight.size(0), features.device.type)
         self.dtype = accumulation_dtype(features.dtype)
-        self.buffer = features.new_empty(self.step, weight.size(0), dtype=self.dtype) if self.dtype == features.dtype else None
+        self.buffer = self._take_buffer(self.step * weight.size(0)) if self.dtype == features.dtype else None
+
+    def _take_buffer(self, size):
+        shape = self.step, self.weight.size(0)
+        if self.features.device.type != "cpu":
+            return self.features.new_empty(shape)
+        kept = self._kept.__dict__.get(self.dtype)
+        if kept is None or kept.numel() < size:
+            kept = self._kept.__dict__[self.dtype] = self.features.new_empty(size)
+        return kept[:size].view(shape)
 
     def chunks(self):
         """Yield (slice of rows, logits [C, V] in float32 or better, which the next chunk overwrites)."""
@@ -58,14 +72,25 @@ class Logits:
                 yield rows, torch.addmm(self.bias, features, self.weight.t(), out=out)
 
 
-def exp_and_logsumexp(logits):
-    """Overwrite logits [C, V] with exp(logit - the row's largest); return the rows' sums of those [C] and logsumexps [C].
+# logsumexp_and_softmax works on so many elements at a time: its passes find them in a CPU's cache.
+_SLICE_ELEMENTS = 2 * 1024 * 1024
 
-    In place: a second buffer costs more than the passes do, and torch.logsumexp makes several.
+
+def logsumexp_and_softmax(logits, factor=None):
+    """logsumexp [C] of each row of logits [C, V]; with `factor` [C], the logits are overwritten by softmax * factor.
+
+    The logsumexp comes from the largest logit and its probability, which is at least 1 / V; torch.logsumexp makes
+    several passes over memory, its softmax one.
     """
-    largest = logits.amax(1)
-    sums = logits.sub_(largest[:, None]).exp_().sum(1)
-    return sums, largest + torch.log(sums)
+    step = max(1, _SLICE_ELEMENTS // logits.size(1)) if logits.device.type == "cpu" else logits.size(0)
+    result = []
+    for start in range(0, logits.size(0), step):
+        part = logits[start : start + step]
+        probabilities = torch.softmax(part, 1)
+        result.append(part.amax(1) - torch.log(probabilities.amax(1)))
+        if factor is not None:
+            torch.mul(probabilities, factor[start : start + step, None], out=part)
+    return torch.cat(result)
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -76,7 +101,7 @@ class _LogSumExp(torch.autograd.Function):
         result = features.new_empty(features.size(0), dtype=accumulation_dtype(features.dtype))
         with no_autocast(features.device.type):
             for rows, logits in Logits(features, weight, bias).chunks():
-                _, result[rows] = exp_and_logsumexp(logits)
+                result[rows] = logsumexp_and_softmax(logits)
         ctx.save_for_backward(features, weight, bias)
         return result
 
@@ -87,8 +112,8 @@ class _LogSumExp(torch.autograd.Function):
         grads = GradientSums(features, weight, bias, ctx.needs_input_grad[:3])
         with no_autocast(features.device.type):
             for rows, logits in Logits(features, weight, bias).chunks():
-                sums, _ = exp_and_logsumexp(logits)
-                grads.add(rows, logits.mul_((upstream[rows] / sums)[:, None]))
+                logsumexp_and_softmax(logits, upstream[rows])
+                grads.add(rows, logits)
         return grads.results()
 
 

@@ -4,7 +4,7 @@ from collections import namedtuple
 import torch
 
 from ..compat import no_autocast
-from .chunked import GradientSums, Logits, accumulation_dtype, compute_dtype, exp_and_logsumexp
+from .chunked import GradientSums, Logits, accumulation_dtype, compute_dtype, logsumexp_and_softmax
 
 FusedCrossEntropy = namedtuple("FusedCrossEntropy", "weighted loss nll best")
 FusedCrossEntropy.__doc__ = """Result of :func:`fused_cross_entropy`, all [N].
@@ -71,17 +71,15 @@ def _chunks(features, weight, bias, target, row_weight, smoothing, ignore_index,
             if want_best:
                 best[rows] = logits.argmax(1)
             of_target = logits.gather(1, index)[:, 0]
-            total, lse = exp_and_logsumexp(logits)
+            lse = logsumexp_and_softmax(logits, None if grads is None else factor[rows])
             nll = lse - of_target
             loss = confidence * nll + spread * (vocab * lse - sums[rows]) if smoothing else nll
             # where, not a product: the logits of a padded row may be anything, nan included.
             values[0, rows] = torch.where(scored[rows], loss, torch.zeros_like(loss))
             values[1, rows] = torch.where(scored[rows], nll, torch.zeros_like(nll))
             if grads is not None:
-                # d loss / d logits = softmax - confidence * onehot - spread; the last is one number for all of a row.
-                scale = factor[rows] / total  # logits now hold softmax * total
-                dlogits = logits.mul_(scale[:, None])
-                grads.add(rows, dlogits.scatter_add_(1, index, -confidence * factor[rows, None]))
+                # d loss / d logits = factor * (softmax - confidence * onehot - spread); the last is one number for all of a row.
+                grads.add(rows, logits.scatter_add_(1, index, -confidence * factor[rows, None]))
         if grads is not None and smoothing:
             grads.add_to_all_logits(-spread * factor)
     return values[0], values[1], best
