@@ -160,3 +160,19 @@ def follow_training(task, criterion):
         return train_step(*args, **kwargs)
 
     task.begin_epoch, task.train_step = begin_epoch_and_tell, train_step_and_tell
+
+
+# -- fairseq: what runs past the modules --------------------------------------------------------------------------
+
+
+def call_every_projection(model):
+    """Make attention and encoder layers call their projection modules in every mode.
+
+    Self-attention hands the raw weights to torch in full-sequence mode unless its check of dimensions is off, and in
+    fairseq 0.12.2 an encoder layer in evaluation runs torch's fast path on copies of them (DESIGN 7).
+    """
+    for module in model.modules():
+        if hasattr(module, "skip_embed_dim_check"):
+            module.skip_embed_dim_check = True
+        if hasattr(module, "can_use_fastpath"):
+            module.can_use_fastpath = False
