@@ -12,7 +12,7 @@ def quantize(x, bits):
     even. A row of zeros has levels 0; a row with a value that is not finite becomes nan.
     """
     largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_()).clamp_(min=SMALLEST)
-    scale = (2 ** (bits - 1) - 1) / largest
+    scale = torch.full_like(largest, 2 ** (bits - 1) - 1).div_(largest)  # number / tensor would round twice
     return torch.mul(x, scale).round_(), scale
 
 

@@ -54,7 +54,7 @@ def test_whole_numbers_are_those_that_ctranslate2_stores():
     weight = torch.randn(20, 37, generator=torch.Generator().manual_seed(0))
     weight[3] = 0
     spec = common_spec.LinearSpec()
-    spec.weight = weight.numpy()
+    spec.weight = weight.numpy().copy()  # the converter quantises it in place
     spec.validate()
     spec.optimize(quantization="int8")
     stored, scale = (np.asarray(getattr(spec, name).numpy()) for name in ("weight", "weight_scale"))
