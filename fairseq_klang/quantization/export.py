@@ -115,7 +115,8 @@ def convert(args, weights, data, out, kind):
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "transformer.pt")
-        torch.save({"args": args, "model": weights}, path)
+        history = [{"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}]  # older converters upgrade checkpoints that have none
+        torch.save({"args": args, "model": weights, "optimizer_history": history, "extra_state": {"train_iterator": {"epoch": 1}}}, path)
         converter = FairseqConverter(path, str(data), source_lang=args.source_lang, target_lang=args.target_lang)
         try:
             converter.convert(out, quantization=None if kind == "float32" else kind)

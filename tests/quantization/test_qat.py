@@ -282,9 +282,9 @@ def test_a_weight_that_changed_is_quantised_anew(name):
     for update in range(2):
         model.set_num_updates(update)
         for _ in range(2):  # --update-freq 2: gradients of two batches add up
-            before = layer.weight.grad.clone() if layer.weight.grad is not None else 0
+            before = torch.zeros_like(layer.weight) if layer.weight.grad is None else layer.weight.grad.clone()
             logits().pow(2).sum().backward()
-            assert not torch.equal(layer.weight.grad, torch.as_tensor(before))
+            assert not torch.equal(layer.weight.grad, before)
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.data.add_(parameter.grad, alpha=-1e-3)
