@@ -12,6 +12,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig
+from fairseq_klang.quantization.qat import QatConfig
 from fairseq_klang.tasks.translation_dualhead import TranslationDualHeadConfig
 
 
@@ -43,7 +44,7 @@ def test_every_registered_name_is_in_the_readme(name):
 
 
 def test_every_flag_is_in_the_readme():
-    own = set(RestrictedSoftBleuConfig.__annotations__) | {"init_from", "decode_head", "decode_mix"}
+    own = set(RestrictedSoftBleuConfig.__annotations__) | set(QatConfig.__annotations__) | {"init_from", "decode_head", "decode_mix"}
     assert set(TranslationDualHeadConfig.__annotations__) <= own
     borrowed = {"best_checkpoint_metric", "maximize_best_checkpoint_metric", "save_dir", "restore_file"}
     for name in own - borrowed:
