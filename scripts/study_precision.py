@@ -120,29 +120,32 @@ class Study:
 
 
 def size_in_bits(path, bits):
-    """(V, bytes) of a checkpoint's translation model with its matrices in `bits` and a float scale a row, the rest in float32."""
+    """(V, bytes) of a checkpoint's translation model with its matrices in `bits` and a float scale a row, the rest in float32;
+    16 bits hold everything."""
     from fairseq_klang.compat import load_checkpoint
 
     total, seen, vocabulary = 0, set(), 0
     for name, tensor in load_checkpoint(path)["model"].items():
-        if "sb_projection" in name or (tensor.data_ptr(), tensor.shape) in seen:
+        content = tensor.shape, tensor.float().numpy().tobytes()
+        if "sb_projection" in name or content in seen:  # a shared table counts once
             continue
-        seen.add((tensor.data_ptr(), tensor.shape))
+        seen.add(content)
         if name == "decoder.output_projection.weight":
             vocabulary = tensor.size(0)
-        total += tensor.numel() * bits / 8 + tensor.size(0) * 4 if tensor.dim() > 1 and bits < 16 else tensor.numel() * bits / 8 if bits == 16 else tensor.numel() * 4
+        if bits < 16 and tensor.dim() > 1:
+            total += tensor.numel() * bits / 8 + tensor.size(0) * 4
+        else:
+            total += tensor.numel() * (2 if bits == 16 else 4)
     return vocabulary, total
 
 
 def seconds_per_update(folder):
-    """Median seconds of an update from the training log, or nan."""
+    """Median seconds of an update from the training log; nan for a training too short to log one."""
     import statistics
 
-    values = []
-    for line in open(os.path.join(folder, "train.log"), encoding="utf-8"):
-        found = re.search(r'train_inner \| .*"ups": "([\d.]+)"', line)
-        if found and float(found.group(1)) > 0:
-            values.append(1 / float(found.group(1)))
+    from fairseq_klang.analysis.curves import INNER, read_log
+
+    values = [1 / row.value for row in read_log(os.path.join(folder, "train.log")) if row.split == INNER and row.metric == "ups" and row.value > 0]
     return statistics.median(values) if values else float("nan")
 
 
@@ -268,8 +271,8 @@ def main(argv=None):
     import fairseq_klang  # noqa: F401
     from fairseq_klang.errors import exit_status
 
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
-    logging.getLogger("sacrebleu").setLevel(logging.WARNING)
+    for name in ("fairseq", "fairseq_klang", "sacrebleu", "matplotlib"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
     def work():
         study = Study(options)
