@@ -22,6 +22,12 @@ FAIRSEQ = [
     'fairseq-fixed==0.12.3.1; python_version > "3.12"',
 ]
 
+# Older converters still read checkpoints with the torch of fairseq 0.12.2.
+EXPORT = [
+    'ctranslate2==4.5.0; python_version < "3.11"',
+    'ctranslate2==4.8.5; python_version >= "3.11"',
+]
+
 setup(
     name="fairseq-klang",
     version=VERSION,
@@ -44,7 +50,8 @@ setup(
     ],
     extras_require={
         "fairseq": FAIRSEQ,
-        "test": ["pytest", "hypothesis"],
+        "export": EXPORT,
+        "test": ["pytest", "hypothesis", *EXPORT],
     },
     entry_points={"console_scripts": ["klang = fairseq_klang.cli:main"]},
     classifiers=[

@@ -94,6 +94,27 @@ def average_command(args):
     print(f"{args.output}: the average of {', '.join(paths)}")
 
 
+def export_command(args):
+    """Run `klang export`."""
+    from .quantization.export import export
+
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    check, dropped = export(
+        args.checkpoint, args.data, args.out, kind=args.type, subset=args.check_subset, count=args.check_sentences, text=args.check
+    )
+    if dropped:
+        print(f"left out, since translation does not use them: {', '.join(dropped)}")
+    print(check)
+    print(f"ready for klang translate: {args.out}")
+
+
+def translate_command(args):
+    """Run `klang translate`."""
+    from .quantization.translate import translate_file
+
+    translate_file(args.model, args.input, args.output, beam=args.beam, batch_tokens=args.batch_tokens, threads=args.threads)
+
+
 def report_command(args):
     """Run `klang report`."""
     from .analysis.curves import write_report
@@ -224,6 +245,39 @@ def _average_parser(commands):
     parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
 
 
+def _export_parser(commands):
+    parser = _command(
+        commands,
+        "export",
+        export_command,
+        "export a transformer checkpoint as a CTranslate2 model, and check that it translates as fairseq does",
+        "example:\n  klang export run/checkpoint_best.pt --data data/m30k/bin --out served --type int8",
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint of transformer_dualhead, or of fairseq's transformer")
+    parser.add_argument("--data", required=True, metavar="DIR", help="the folder that fairseq-train read")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the model")
+    parser.add_argument("--type", default="int8", metavar="{float32,int8}", help="type of the weights and of the products (default: int8)")
+    parser.add_argument("--check", metavar="FILE", help="raw source sentences for the self-check (default: those of --check-subset)")
+    parser.add_argument("--check-subset", default="valid", metavar="SPLIT", help="split whose sentences the self-check translates (default: valid)")
+    parser.add_argument("--check-sentences", type=int, default=200, metavar="N", help="sentences of the self-check (default: 200)")
+
+
+def _translate_parser(commands):
+    parser = _command(
+        commands,
+        "translate",
+        translate_command,
+        "translate raw text, one sentence a line, with an exported model",
+        "example:\n  klang translate served --input news.de --output news.en\n  echo 'ein hund läuft .' | klang translate served",
+    )
+    parser.add_argument("model", metavar="MODEL", help="folder that klang export wrote")
+    parser.add_argument("--input", metavar="FILE", help="text to translate, plain or .gz (default: standard input)")
+    parser.add_argument("--output", metavar="FILE", help="file for the translations (default: standard output)")
+    parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size (default: 5)")
+    parser.add_argument("--batch-tokens", type=int, default=1024, metavar="N", help="source tokens of a batch (default: 1024)")
+    parser.add_argument("--threads", type=int, metavar="N", help="translations at a time, one core each (default: all cores)")
+
+
 def parser():
     """The argument parser of `klang`."""
     root = argparse.ArgumentParser(prog="klang", description="The tools of fairseq-klang.")
@@ -239,6 +293,8 @@ def parser():
     _prepare_parser(commands)
     _score_parser(commands)
     _average_parser(commands)
+    _export_parser(commands)
+    _translate_parser(commands)
     report = _command(
         commands,
         "report",

@@ -198,3 +198,19 @@ def _end_loaders():
             with contextlib.suppress(queue.Empty):
                 thread._queue.get_nowait()  # it may be waiting for room
             thread.join(0.01)
+
+
+# -- fairseq: what runs past the modules --------------------------------------------------------------------------
+
+
+def call_every_projection(model):
+    """Make attention and encoder layers call their projection modules in every mode.
+
+    Self-attention hands the raw weights to torch in full-sequence mode unless its check of dimensions is off, and in
+    fairseq 0.12.2 an encoder layer in evaluation runs torch's fast path on copies of them (DESIGN 7).
+    """
+    for module in model.modules():
+        if hasattr(module, "skip_embed_dim_check"):
+            module.skip_embed_dim_check = True
+        if hasattr(module, "can_use_fastpath"):
+            module.can_use_fastpath = False

@@ -11,7 +11,7 @@ from fairseq_klang.data import prepare as preparing
 from test_average import save
 from test_scoring import REFERENCE, SYSTEM, generated
 
-COMMANDS = ["user-dir", "prepare multi30k", "prepare text", "prepare iwslt14", "score", "average", "report", "doctor"]
+COMMANDS = ["user-dir", "prepare multi30k", "prepare text", "prepare iwslt14", "score", "average", "export", "translate", "report", "doctor"]
 
 
 def klang(capsys, *arguments):

@@ -13,6 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from fairseq_klang.criterions.fused_cross_entropy import FusedCrossEntropyConfig
 from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig
+from fairseq_klang.quantization.qat import QatConfig
 from fairseq_klang.tasks.translation_dualhead import TranslationDualHeadConfig
 
 
@@ -44,7 +45,8 @@ def test_every_registered_name_is_in_the_readme(name):
 
 
 def test_every_flag_is_in_the_readme():
-    own = set(RestrictedSoftBleuConfig.__annotations__) | set(FusedCrossEntropyConfig.__annotations__) | {"init_from", "decode_head", "decode_mix"}
+    configs = (RestrictedSoftBleuConfig, FusedCrossEntropyConfig, QatConfig)
+    own = {name for config in configs for name in config.__annotations__} | {"init_from", "decode_head", "decode_mix"}
     assert set(TranslationDualHeadConfig.__annotations__) <= own
     borrowed = {"best_checkpoint_metric", "maximize_best_checkpoint_metric", "save_dir", "restore_file"}
     for name in own - borrowed:

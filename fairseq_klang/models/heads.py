@@ -8,6 +8,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from torch import nn
 
 from ..errors import UsageError
+from ..quantization.qat import QuantLinear, quantizer_of
 
 DECODE_HEADS = ("ce", "sb", "mix")
 
@@ -41,12 +42,17 @@ class DualHeadDecoder:
         `mix` returns mix * log p_ce + (1 - mix) * log p_sb, which fairseq's search then normalises.
         """
         if self.training or self.decode_head == "ce":
-            return super().output_layer(features)
+            return self._ce_scores(features)
         sb = self.sb_projection(features)
         if self.decode_head == "sb":
             return sb
-        ce = super().output_layer(features)
-        return self.decode_mix * _log_softmax(ce) + (1 - self.decode_mix) * _log_softmax(sb)
+        return self.decode_mix * _log_softmax(self._ce_scores(features)) + (1 - self.decode_mix) * _log_softmax(sb)
+
+    def _ce_scores(self, features):
+        quantizer = quantizer_of(self)
+        if quantizer is None:
+            return super().output_layer(features)
+        return quantizer.linear(features, *linear_head(self))  # fairseq's LSTM uses tied embeddings past their module
 
 
 def choose_decode_head(decoder, options):
@@ -82,9 +88,11 @@ def _log_softmax(logits):
     return torch.log_softmax(logits, -1, dtype=torch.float32)
 
 
-def _alias(head):
-    """Views of a head's tensors, so that a hook on them sees the gradient of this use alone."""
-    return Head(head.weight.view_as(head.weight), None if head.bias is None else head.bias.view_as(head.bias))
+def _alias(head, decoder):
+    """Views of a head's tensors, so that a hook on them sees the gradient of this use alone; quantised where the model is."""
+    quantizer = quantizer_of(decoder)
+    weight = head.weight if quantizer is None else quantizer.weight(head.weight)
+    return Head(weight.view_as(weight), None if head.bias is None else head.bias.view_as(head.bias))
 
 
 def linear_head(decoder):
@@ -97,7 +105,7 @@ def linear_head(decoder):
     layer = getattr(decoder, "output_projection", None) or getattr(decoder, "fc_out", None)
     if layer is None and getattr(decoder, "share_input_output_embed", False):
         return Head(decoder.embed_tokens.weight, None)
-    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:
+    if isinstance(layer, nn.Linear) and type(layer).forward in (nn.Linear.forward, QuantLinear.forward):
         return Head(layer.weight, layer.bias)
     return None
 
@@ -108,7 +116,7 @@ def decoder_heads(decoder):
     They leave through the wrapped forward because DistributedDataParallel's search for unused parameters looks
     only at what that returns.
     """
-    return _alias(linear_head(decoder)), _alias(Head(decoder.sb_projection.weight, decoder.sb_projection.bias))
+    return _alias(linear_head(decoder), decoder), _alias(Head(decoder.sb_projection.weight, decoder.sb_projection.bias), decoder)
 
 
 def read_heads(model, net_input):
@@ -139,8 +147,9 @@ def read_heads(model, net_input):
     else:
         features, extra = model.extract_features(**net_input)
     heads = extra.pop("heads", None) if isinstance(extra, dict) else None
-    ce, sb = heads or (_alias(head), _alias(head))
-    return Heads(features, ce, sb, extra)
+    ce, sb = heads or (_alias(head, decoder), _alias(head, decoder))
+    quantizer = quantizer_of(decoder)
+    return Heads(features if quantizer is None else quantizer.rows(features), ce, sb, extra)
 
 
 def _unwrapped(model):

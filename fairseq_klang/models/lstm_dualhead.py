@@ -4,6 +4,7 @@ from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architectur
 
 from ..errors import UsageError
 from ..preflight import check_arguments
+from ..quantization.qat import QatConfig, quantize_model
 from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, linear_head, share_inputs
 
 
@@ -15,10 +16,17 @@ class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
 class LSTMDualHeadModel(LSTMModel):
     """fairseq's LSTM model with two output layers; `--decoder-attention 0` builds it without attention."""
 
+    @staticmethod
+    def add_args(parser):
+        """fairseq's flags and those of quantisation-aware training."""
+        LSTMModel.add_args(parser)
+        QatConfig.add_arguments(parser)
+
     @classmethod
     def build_model(cls, args, task):
         """Build the model; raises UsageError for separate dictionaries under --share-all-embeddings."""
         check_joined(args, task)
+        qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
         decoder = model.decoder
         if decoder.adaptive_softmax is not None:
@@ -30,7 +38,7 @@ class LSTMDualHeadModel(LSTMModel):
         ce = linear_head(decoder)
         decoder.sb_projection = Linear(ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None)
         choose_decode_head(decoder, args)
-        return model
+        return quantize_model(model, qat)
 
     def forward(self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False):
         """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn": scores}).

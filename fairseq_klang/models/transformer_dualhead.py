@@ -6,6 +6,7 @@ from torch import nn
 from ..compat import strip_legacy_keys_in_place
 from ..errors import UsageError
 from ..preflight import check_arguments
+from ..quantization.qat import QatConfig, quantize_model
 from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, share_inputs
 
 
@@ -46,16 +47,23 @@ class TransformerDualHeadModel(TransformerModel):
         return {}
 
     @classmethod
+    def add_args(cls, parser):
+        """fairseq's flags and those of quantisation-aware training."""
+        super().add_args(parser)
+        QatConfig.add_arguments(parser)
+
+    @classmethod
     def build_model(cls, args, task):
         """Build the model; raises UsageError where a sharing flag needs a joined dictionary or equal dimensions."""
         check_joined(args, task)
+        qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
         cfg = model.cfg
         merged = getattr(cfg, "merge_src_tgt_embed", False)  # a flag of fairseq's main branch, not of 0.12.2
         flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or merged
         share_inputs(model, task, flagged or cfg.decoder.embed_path)
         choose_decode_head(model.decoder, args)
-        return model
+        return quantize_model(model, qat)
 
     @classmethod
     def build_decoder(cls, args, tgt_dict, embed_tokens):

@@ -1,0 +1,1 @@
+"""INT8: training with it (`qat`), and serving it (`export`, `translate`)."""

@@ -1,0 +1,260 @@
+"""`klang export`: a trained checkpoint as a CTranslate2 model, checked against fairseq before it takes its name (docs/precision.md)."""
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+
+import torch
+from tqdm import tqdm
+
+from ..compat import load_checkpoint, strip_legacy_keys
+from ..errors import KlangError
+from ..text import read_lines
+from .translate import MAX_LENGTH, RECORD, Translator, import_ctranslate2, preprocessing
+
+TYPES = ("float32", "int8")
+SAME = 1e-4  # log-probabilities of one token that count as equal, and as a tie of two tokens
+
+
+class ExportError(KlangError):
+    """A checkpoint that cannot be exported, or whose export does not translate as fairseq does."""
+
+
+@dataclasses.dataclass
+class Check:
+    """What the self-check found. Log-probabilities are of tokens, in nats; shares are of sentences."""
+
+    sentences: int  # checked
+    tokens: int  # of fairseq's greedy translations, </s> included
+    float_identical: float  # share translated token for token alike in float32
+    float_ties: int  # sentences that differ from a place on where two tokens score alike
+    float_logprob: float  # largest difference of a token's log-probability in float32
+    int8_identical: float = None  # share translated alike in int8
+    int8_logprob: float = None  # mean log-probability in int8, less that of the model as trained
+
+    def __str__(self):
+        text = (
+            f"float32: {self.float_identical:.1%} of {self.sentences} sentences token-identical to fairseq's greedy output"
+            + (f" ({self.float_ties} part at a tie)" if self.float_ties else "")
+            + f", log-probabilities of {self.tokens} tokens within {self.float_logprob:.1e}"
+        )
+        if self.int8_identical is not None:
+            text += f"\nint8: {self.int8_identical:.1%} identical to the model as trained, mean log-probability of a token {self.int8_logprob:+.4f}"
+        return text
+
+
+# -- reading the checkpoint ----------------------------------------------------------------------------------------
+
+
+def load_model(path, data, **overrides):
+    """(model, task) of a checkpoint in evaluation mode, its dictionaries from the folder `data`; raises ExportError."""
+    from fairseq import checkpoint_utils
+
+    load_checkpoint(path)  # the one-line errors
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), dict(overrides, data=str(data)))
+    state["model"] = strip_legacy_keys(state["model"])
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
+    except (RuntimeError, KeyError, AssertionError, FileNotFoundError) as error:
+        raise ExportError(f"{path} cannot be loaded with the dictionaries in {data}: {' '.join(str(error).split())[:300]}") from None
+    return models[0].float().eval(), task
+
+
+def plain_arguments(model, task):
+    """The namespace of fairseq's `transformer` with the model's sizes, which is what CTranslate2's converter reads."""
+    args = argparse.Namespace(arch="transformer", task="translation", source_lang=task.cfg.source_lang, target_lang=task.cfg.target_lang)
+    for field in dataclasses.fields(model.cfg):
+        value = getattr(model.cfg, field.name)
+        if field.name == "_name":  # the architecture that it was
+            continue
+        if dataclasses.is_dataclass(value):
+            for part in dataclasses.fields(value):
+                setattr(args, f"{field.name}_{part.name}", getattr(value, part.name))
+        else:
+            setattr(args, field.name, value)
+    args.max_source_positions, args.max_target_positions = model.encoder.max_source_positions, model.decoder.max_target_positions
+    return args
+
+
+def plain_transformer(model, task):
+    """(args, weights, dropped): what is left for fairseq's `transformer` once second heads and source decoders are gone.
+
+    Raises ExportError for a model that is not one, with what to do instead.
+    """
+    from fairseq.models.transformer import TransformerModel, TransformerModelBase
+
+    name = type(model).__name__
+    elsewhere = "translate with fairseq-generate or fairseq-interactive"
+    if not isinstance(model, TransformerModelBase):
+        raise ExportError(f"CTranslate2 serves transformers; this checkpoint is {name}: {elsewhere}, or train a transformer_dualhead")
+    head = getattr(model.decoder, "decode_head", "ce")
+    if head != "ce":
+        raise ExportError(f"this checkpoint generates with --decode-head {head}, and CTranslate2 serves the ce head alone: {elsewhere}, or train with --decode-head ce")
+    if getattr(model.cfg, "merge_src_tgt_embed", False):
+        raise ExportError(f"CTranslate2 has no merged dictionary (--merge-src-tgt-embed): {elsewhere}, or train with a joined dictionary")
+    args = plain_arguments(model, task)
+    wanted = TransformerModel.build_model(argparse.Namespace(**vars(args)), task).state_dict()
+    wanted, found = strip_legacy_keys(wanted), strip_legacy_keys(model.state_dict())
+    dropped = sorted(set(found) - set(wanted))
+    # Second heads and source decoders stand beside the layers; what stands inside them takes part in translation.
+    strange = sorted(set(wanted) - set(found)) + [key for key in dropped if ".layers." in key and key.startswith(("encoder.", "decoder."))]
+    strange += [key for key in wanted if key in found and wanted[key].shape != found[key].shape]
+    if strange:
+        raise ExportError(f"{name} has layers that CTranslate2 does not know ({', '.join(strange[:3])}): {elsewhere}, or train without experts")
+    return args, {key: found[key] for key in wanted}, dropped
+
+
+# -- converting ----------------------------------------------------------------------------------------------------
+
+
+def convert(args, weights, data, out, kind):
+    """Write the CTranslate2 model of type `kind` into the new folder `out`; raises ExportError with the converter's reason."""
+    from ctranslate2.converters import FairseqConverter
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "transformer.pt")
+        history = [{"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}]  # older converters upgrade checkpoints that have none
+        torch.save({"args": args, "model": weights, "optimizer_history": history, "extra_state": {"train_iterator": {"epoch": 1}}}, path)
+        converter = FairseqConverter(path, str(data), source_lang=args.source_lang, target_lang=args.target_lang)
+        try:
+            converter.convert(out, quantization=None if kind == "float32" else kind)
+        except (ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError) as error:
+            raise ExportError(f"CTranslate2 cannot convert this model: {' '.join(str(error).split())}; translate with fairseq-generate") from None
+
+
+def sentences_of(task, subset, count):
+    """The first `count` source sentences of a binarised split, as lists of tokens; raises ExportError if it is not there."""
+    try:
+        task.load_dataset(subset)
+    except FileNotFoundError:
+        raise ExportError(f"the data folder has no split {subset!r} to check the export with; name another with --check-subset, or give --check FILE") from None
+    source, symbols = task.dataset(subset).src, task.source_dictionary
+    return [[symbols[token] for token in source[i].tolist() if token != symbols.eos()] for i in range(min(count, len(source)))]
+
+
+# -- the self-check ------------------------------------------------------------------------------------------------
+
+
+def greedy(model, task, sentences, batch=25, name="fairseq"):
+    """fairseq's greedy translations: [(tokens without </s>, log-probability of each token, </s> included)]."""
+    from fairseq.sequence_generator import SequenceGenerator
+
+    source, target = task.source_dictionary, task.target_dictionary
+    generator = SequenceGenerator([model], target, beam_size=1, max_len_a=0, max_len_b=MAX_LENGTH)
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+    found = [None] * len(sentences)
+    for start in tqdm(range(0, len(order), batch), desc=f"check with {name}", unit=" batches"):
+        rows = order[start : start + batch]
+        ids = [torch.tensor([source.index(token) for token in sentences[i]] + [source.eos()]) for i in rows]
+        lengths = torch.tensor([len(row) for row in ids])
+        tokens = torch.full((len(rows), int(lengths.max())), source.pad())
+        for row, sentence in zip(tokens, ids):
+            row[len(row) - len(sentence) :] = sentence  # fairseq pads the source on the left
+        net_input = {"src_tokens": tokens, "src_lengths": lengths}
+        for i, beams in zip(rows, generator.generate([model], {"net_input": net_input})):
+            words = [target[token] for token in beams[0]["tokens"].tolist()]
+            found[i] = words[:-1], beams[0]["positional_scores"].tolist()
+    return found
+
+
+def _compare(translator, sentences, expected):
+    """(share identical, ties, largest and mean difference of a token's log-probability) of a CTranslate2 model."""
+    outputs = translator.translate_tokens(sentences, beam=1)
+    scores = translator.score_tokens(sentences, [tokens for tokens, _ in expected])
+    differences = [a - b for row, (_, expected_row) in zip(scores, expected) for a, b in zip(row, expected_row)]
+    identical, ties = 0, 0
+    for sentence, output, score, (tokens, _) in zip(sentences, outputs, scores, expected):
+        if output == tokens:
+            identical += 1
+            continue
+        # The first place where they differ: after it both go on from different texts.
+        place = next(i for i in range(len(tokens) + 1) if output[: i + 1] != tokens[: i + 1])
+        other = translator.score_tokens([sentence], [output])[0]
+        ties += abs(other[place] - score[place]) < SAME
+    return identical / len(sentences), ties, max(map(abs, differences)), sum(differences) / len(differences)
+
+
+def _checked_float(folder, model, task, sentences):
+    """A :class:`Check` of the float32 model in `folder`; raises ExportError unless it translates as `model` does."""
+    expected = greedy(model, task, sentences)
+    identical, ties, largest, _ = _compare(Translator(folder, compute_type="float32"), sentences, expected)
+    check = Check(len(sentences), sum(len(scores) for _, scores in expected), identical, ties, largest)
+    if largest > SAME or round(identical * len(sentences)) + ties < len(sentences):
+        raise ExportError(
+            f"the exported model does not translate as fairseq does, so nothing was written. {check}. Please report it with the model's flags; "
+            "meanwhile translate with fairseq-generate"
+        )
+    return check
+
+
+def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, text=None):
+    """Export `checkpoint` to the new folder `out`; returns (:class:`Check`, names of the weights left out).
+
+    data: the folder fairseq-train read (dictionaries; and prepare.json beside it, where klang prepare made it).
+    kind: one of TYPES. subset, count: sentences of the self-check; text: a file of raw source sentences instead.
+    The folder holds model, vocabulary, what `klang translate` needs, and klang.json; it takes its name only when the
+    self-check has passed. Raises ExportError.
+    """
+    if kind not in TYPES:
+        raise ExportError(f"--type is {kind!r}; it must be one of {', '.join(TYPES)}")
+    if count < 1:
+        raise ExportError(f"--check-sentences is {count}; it must be 1 or more")
+    out = os.path.abspath(str(out))
+    if os.path.exists(out):
+        raise ExportError(f"--out {out} exists; choose another folder, or remove it")
+    import_ctranslate2()
+    plain, task = load_model(checkpoint, data, qat_bits=None, qat_gradient_bits=None, qat_start_update=0)
+    args, weights, dropped = plain_transformer(plain, task)
+    trained = plain
+    if kind == "int8":
+        trained, _ = load_model(checkpoint, data)
+        bits = getattr(getattr(trained, "quantizer", None), "bits", 8)
+        if bits != 8:
+            raise ExportError(
+                f"this checkpoint was trained with --qat-bits {bits}, and CTranslate2 has 8 bits alone: translate with fairseq-generate, which "
+                "computes as in training, or export its float weights with --type float32"
+            )
+    options, files = preprocessing(data)
+    record = {
+        "checkpoint": os.path.basename(str(checkpoint)),
+        "type": kind,
+        "source_lang": args.source_lang,
+        "target_lang": args.target_lang,
+        "max_source_tokens": model_positions(plain),
+        "prepare": options,
+    }
+    os.makedirs(os.path.dirname(out), exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".klang-export-", dir=os.path.dirname(out)) as work:
+        folder = os.path.join(work, "float32")
+        convert(args, weights, data, folder, "float32")
+        _finish(folder, record, files)
+        sentences = [Translator(folder).encode(line) for line in read_lines(text)] if text else sentences_of(task, subset, count)
+        sentences = [tokens for tokens in sentences[:count] if 0 < len(tokens) <= record["max_source_tokens"]]
+        if not sentences:
+            raise ExportError(f"{text or subset} holds no sentence to check the export with; give others")
+        check = _checked_float(folder, plain, task, sentences)
+        if kind == "int8":
+            folder = os.path.join(work, "int8")
+            convert(args, weights, data, folder, "int8")
+            expected = greedy(trained, task, sentences, name="the model as trained")
+            translator = Translator(folder, record=record)
+            check.int8_identical, _, _, check.int8_logprob = _compare(translator, sentences, expected)
+        _finish(folder, dict(record, check=dataclasses.asdict(check)), files)
+        os.rename(folder, out)
+    return check, dropped
+
+
+def model_positions(model):
+    """Tokens that a source sentence may have, </s> not counted."""
+    return int(model.max_positions()[0]) - 1
+
+
+def _finish(folder, record, files):
+    """Put what klang translate needs beside the model."""
+    for name, path in files.items():
+        shutil.copyfile(path, os.path.join(folder, name))
+    with open(os.path.join(folder, RECORD), "w", encoding="utf-8") as stream:
+        json.dump(record, stream, indent=2)
+        stream.write("\n")
