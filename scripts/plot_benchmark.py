@@ -96,13 +96,13 @@ def draw(rows, path):
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     heads = {key: cell for key, cell in cells(rows).items() if key[0] == "head"}
     if not heads:
         raise KlangError("there is no row of --what head to draw; measure it first")
     most, least = max(key[2] for key in heads), min(key[3] for key in heads)
-    shown = {key[1]: cell for key, cell in heads.items() if key[2] == most and key[3] == least}
+    shown = {key[1]: cell for key, cell in sorted(heads.items()) if key[2] == most and key[3] == least}
     names = [name for name in LABELS if any(name in cell for cell in shown.values())]
     figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.6))
     width = 0.8 / len(names)
@@ -129,6 +129,7 @@ def draw(rows, path):
         label = LABELS[name] + (": " + ", ".join(f"{key}^{value:.2f}" for key, value in found.items()) if found else "")
         axes[2].plot(*zip(*points), marker="o", markersize=3, linewidth=1, label=label)
     axes[2].set(xscale="log", yscale="log", xlabel="N * V * d", ylabel="seconds")
+    axes[2].xaxis.set_minor_formatter(ticker.NullFormatter())
     axes[2].set_title("time of output layer and loss against its size", fontsize=10)
     axes[2].legend(fontsize=7)
     for axis in axes:
