@@ -117,7 +117,7 @@ class Adapter:
                 with torch.set_grad_enabled(step < self.steps):
                     result = self.objective(self.model, batch)
                 loss = result.loss / result.units
-                losses.append(float(loss))
+                losses.append(float(loss.detach()))
                 risen = risen + 1 if step and losses[-1] > losses[-2] else 0
                 stopped = self._why_stop(losses[-1], risen)
                 if stopped or step == self.steps:
@@ -143,7 +143,7 @@ class Adapter:
     def _step(self, loss):
         """One step of the optimiser, or the reason not to take it."""
         if not torch.isfinite(loss):
-            return f"the translation loss on replay data is {float(loss)}"
+            return f"the translation loss on replay data is {float(loss.detach())}"
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

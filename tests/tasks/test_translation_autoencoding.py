@@ -93,10 +93,9 @@ def test_weight_0_is_the_plain_model_to_the_bit(form, criterion):
 @pytest.mark.parametrize("form", AUTOENCODERS[1:])
 def test_both_kinds_add_up(name, form):
     """--ae-weight 0.5: gradients of the translation step, plus half of those of the step on the source."""
-    options = dict(dropout_in=0.0) if False else {}
     found = {}
     for label, flags, update in (("both", dict(ae_weight=0.5), 0), ("translation", {}, 0), ("source", dict(source_only=True), 0)):
-        model = model_of(name, form, **options).train()
+        model = model_of(name, form).train()
         for module in model.modules():
             if hasattr(module, "p"):
                 module.p = 0.0
