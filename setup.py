@@ -44,7 +44,8 @@ setup(
     ],
     extras_require={
         "fairseq": FAIRSEQ,
-        "test": ["pytest", "hypothesis"],
+        "analysis": ["scikit-learn"],
+        "test": ["pytest", "hypothesis", "scikit-learn"],
     },
     entry_points={"console_scripts": ["klang = fairseq_klang.cli:main"]},
     classifiers=[

@@ -85,7 +85,7 @@ class Adapter:
             raise UsageError("--adapt-steps cannot be combined with --fp16 or --bf16, in which small steps are lost; leave that flag out")
         without_encoder_fast_path(model)
         self.optimizer = torch.optim.Adam(self.chosen, lr=lr, betas=(0.9, 0.98))
-        self.origin = self._state()
+        self.origin = self.state()
 
     @contextlib.contextmanager
     def adapted(self, sentences):
@@ -99,7 +99,7 @@ class Adapter:
                 torch.manual_seed(self._seeds(sentences)[0])  # sampling depends on the sentence alone, too
                 yield report
             finally:
-                self._restore(self.origin)
+                self.restore(self.origin)
 
     def learn(self, sentences):
         """Take the steps on `sentences` and keep what was learnt; returns :class:`LearnReport`.
@@ -107,7 +107,7 @@ class Adapter:
         If the objective is not finite, or has risen `patience` times in a row, weights and optimiser go back to what
         they were before the first of these steps.
         """
-        before = self._state()
+        before = self.state()
         losses, risen, owed = [], 0, 0.0
         seed, key = self._seeds(sentences)
         with self._random_state(), self._training():
@@ -130,7 +130,7 @@ class Adapter:
                 if stopped:
                     break
         if stopped:
-            self._restore(before)
+            self.restore(before)
         return LearnReport(losses, stopped)
 
     def _why_stop(self, loss, risen):
@@ -182,10 +182,12 @@ class Adapter:
                 parameter.grad = None
                 parameter.requires_grad_(flag)
 
-    def _state(self):
+    def state(self):
+        """A copy of what learning changes: the chosen weights and the optimiser's state."""
         return [p.detach().clone() for p in self.chosen], copy.deepcopy(self.optimizer.state_dict())
 
-    def _restore(self, state):
+    def restore(self, state):
+        """Put back what :meth:`state` returned."""
         weights, optimizer = state
         with torch.no_grad():
             for parameter, value in zip(self.chosen, weights):
