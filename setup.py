@@ -51,7 +51,8 @@ setup(
     extras_require={
         "fairseq": FAIRSEQ,
         "export": EXPORT,
-        "test": ["pytest", "hypothesis", *EXPORT],
+        "analysis": ["scikit-learn"],
+        "test": ["pytest", "hypothesis", "scikit-learn", *EXPORT],
     },
     entry_points={"console_scripts": ["klang = fairseq_klang.cli:main"]},
     classifiers=[

@@ -141,6 +141,16 @@ def strip_legacy_keys_in_place(state_dict, wanted):
         del state_dict[key]
 
 
+# -- fairseq 0.12.2: a second encoder -----------------------------------------------------------------------------------
+
+
+def without_encoder_fast_path(model):
+    """Make an evaluated encoder use its weights: 0.12.2 otherwise runs on a copy made when the checkpoint was loaded."""
+    for module in model.modules():
+        if hasattr(module, "can_use_fastpath"):
+            module.can_use_fastpath = False
+
+
 # -- fairseq: what a criterion is not told -----------------------------------------------------------------------
 
 

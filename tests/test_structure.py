@@ -13,7 +13,9 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from fairseq_klang.criterions.fused_cross_entropy import FusedCrossEntropyConfig
 from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig
+from fairseq_klang.models.autoencoder import AutoencoderConfig
 from fairseq_klang.quantization.qat import QatConfig
+from fairseq_klang.tasks.translation_autoencoding import TranslationAutoencodingConfig
 from fairseq_klang.tasks.translation_dualhead import TranslationDualHeadConfig
 
 
@@ -35,7 +37,7 @@ def sources():
 
 def test_the_registered_names_are_those_of_the_design():
     assert ours(CRITERION_REGISTRY) == ["fused_cross_entropy", "restricted_softbleu"]
-    assert ours(TASK_REGISTRY) == ["translation_dualhead"]
+    assert ours(TASK_REGISTRY) == ["translation_autoencoding", "translation_dualhead"]
     assert ours(ARCH_MODEL_REGISTRY) == ["lstm_dualhead", "transformer_dualhead"] + [f"transformer_dualhead_b{i}" for i in range(4)]
 
 
@@ -48,7 +50,8 @@ def test_every_flag_is_in_the_readme():
     configs = (RestrictedSoftBleuConfig, FusedCrossEntropyConfig, QatConfig)
     own = {name for config in configs for name in config.__annotations__} | {"init_from", "decode_head", "decode_mix"}
     assert set(TranslationDualHeadConfig.__annotations__) <= own
-    borrowed = {"best_checkpoint_metric", "maximize_best_checkpoint_metric", "save_dir", "restore_file"}
+    own |= set(AutoencoderConfig.__annotations__) | set(TranslationAutoencodingConfig.__annotations__)
+    borrowed = {"best_checkpoint_metric", "maximize_best_checkpoint_metric", "save_dir", "restore_file", "seed", "path"}
     for name in own - borrowed:
         assert f"--{name.replace('_', '-')}" in readme(), name
 

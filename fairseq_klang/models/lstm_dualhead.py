@@ -1,10 +1,13 @@
 """`lstm_dualhead`: fairseq's LSTM encoder-decoder, with or without attention, and the same two heads (DESIGN 3)."""
+from fairseq import utils
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architecture
 
 from ..errors import UsageError
 from ..preflight import check_arguments
 from ..quantization.qat import QatConfig, quantize_model
+from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder
 from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, linear_head, share_inputs
 
 
@@ -13,13 +16,14 @@ class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
 
 
 @register_model("lstm_dualhead")
-class LSTMDualHeadModel(LSTMModel):
+class LSTMDualHeadModel(SourcePasses, LSTMModel):
     """fairseq's LSTM model with two output layers; `--decoder-attention 0` builds it without attention."""
 
     @staticmethod
     def add_args(parser):
-        """fairseq's flags and those of quantisation-aware training."""
+        """fairseq's flags of the LSTM, --autoencoder, and those of quantisation-aware training."""
         LSTMModel.add_args(parser)
+        gen_parser_from_dataclass(parser, AutoencoderConfig())
         QatConfig.add_arguments(parser)
 
     @classmethod
@@ -38,17 +42,33 @@ class LSTMDualHeadModel(LSTMModel):
         ce = linear_head(decoder)
         decoder.sb_projection = Linear(ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None)
         choose_decode_head(decoder, args)
+
+        def new_decoder(dictionary, embed_tokens):
+            return LSTMDecoder(
+                dictionary, args.encoder_embed_dim, args.decoder_hidden_size, args.decoder_out_embed_dim, args.decoder_layers,
+                args.decoder_dropout_in, args.decoder_dropout_out, utils.eval_bool(args.decoder_attention),
+                model.encoder.output_units, embed_tokens, max_target_positions=decoder.max_target_positions,
+            )
+
+        add_autoencoder(model, args, new_decoder)
         return quantize_model(model, qat)
 
-    def forward(self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False):
+    def forward(
+        self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False, source_pass=None
+    ):
         """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn": scores}).
 
-        src_tokens: [B, S]; prev_output_tokens: [B, T].
+        src_tokens: [B, S]; prev_output_tokens: [B, T]. With `source_pass`, see :meth:`SourcePasses.source_pass`.
         """
+        if source_pass is not None:
+            return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
         if not features_only:
-            return super().forward(src_tokens, src_lengths, prev_output_tokens, incremental_state)
+            output, attention = super().forward(src_tokens, src_lengths, prev_output_tokens, incremental_state)
+            return (self.touch_all(output) if hasattr(self, "autoencoder") else output), attention
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
         features, attention = self.decoder.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        if hasattr(self, "autoencoder"):
+            features = self.touch_all(features)
         return features, {"heads": decoder_heads(self.decoder), "attn": attention}
 
 

@@ -1,4 +1,5 @@
 """`transformer_dualhead`: fairseq's transformer with a CE head and a soft-BLEU head on the last decoder state (DESIGN 3)."""
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerModel, base_architecture
 from torch import nn
@@ -7,6 +8,7 @@ from ..compat import strip_legacy_keys_in_place
 from ..errors import UsageError
 from ..preflight import check_arguments
 from ..quantization.qat import QatConfig, quantize_model
+from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder, source_projection
 from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, share_inputs
 
 
@@ -34,7 +36,7 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
 
 
 @register_model("transformer_dualhead")
-class TransformerDualHeadModel(TransformerModel):
+class TransformerDualHeadModel(SourcePasses, TransformerModel):
     """fairseq's transformer with two output layers.
 
     With a joined dictionary and none of fairseq's sharing flags, the source and target input embeddings are one
@@ -48,8 +50,9 @@ class TransformerDualHeadModel(TransformerModel):
 
     @classmethod
     def add_args(cls, parser):
-        """fairseq's flags and those of quantisation-aware training."""
+        """fairseq's flags of the transformer, --autoencoder, and those of quantisation-aware training."""
         super().add_args(parser)
+        gen_parser_from_dataclass(parser, AutoencoderConfig())
         QatConfig.add_arguments(parser)
 
     @classmethod
@@ -63,6 +66,12 @@ class TransformerDualHeadModel(TransformerModel):
         flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or merged
         share_inputs(model, task, flagged or cfg.decoder.embed_path)
         choose_decode_head(model.decoder, args)
+
+        def new_decoder(dictionary, embed_tokens):
+            projection = source_projection(cfg.decoder.output_dim, embed_tokens)
+            return TransformerDecoderBase(cfg, dictionary, embed_tokens, cfg.no_cross_attention, output_projection=projection)
+
+        add_autoencoder(model, args, new_decoder)
         return quantize_model(model, qat)
 
     @classmethod
@@ -71,12 +80,17 @@ class TransformerDualHeadModel(TransformerModel):
         cfg = TransformerConfig.from_namespace(args)
         return TransformerDualHeadDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
 
-    def forward(self, src_tokens, src_lengths, prev_output_tokens, features_only=False, **kwargs):
+    def forward(self, src_tokens, src_lengths, prev_output_tokens, features_only=False, source_pass=None, **kwargs):
         """As fairseq's transformer; with `features_only`, extra["heads"] holds (ce, sb) for the criterion.
 
         src_tokens: [B, S]; prev_output_tokens: [B, T]; returns (logits [B, T, V] or features [B, T, d], extra).
+        With `source_pass`, see :meth:`SourcePasses.source_pass`.
         """
+        if source_pass is not None:
+            return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
         output, extra = super().forward(src_tokens, src_lengths, prev_output_tokens, features_only=features_only, **kwargs)
+        if hasattr(self, "autoencoder"):
+            output = self.touch_all(output)
         if features_only:
             extra["heads"] = decoder_heads(self.decoder)
         return output, extra

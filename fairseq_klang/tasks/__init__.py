@@ -1,2 +1,2 @@
 """The tasks; importing this package registers them."""
-from . import translation_dualhead  # noqa: F401
+from . import translation_autoencoding, translation_dualhead  # noqa: F401
