@@ -12,6 +12,7 @@ from test_dualhead import SMALL, batch, build, dictionary, small
 from fairseq_klang.errors import UsageError
 from fairseq_klang.models.autoencoder import AUTOENCODERS, check_source_passes, reconstruction_model, source_decoder
 from fairseq_klang.models.heads import linear_head
+from fairseq_klang.quantization.fake_quant import round_trip
 
 FORMS = AUTOENCODERS[1:]
 SEPARATE = dict(source=dictionary(20), target=dictionary(11, "v"))
@@ -179,3 +180,15 @@ def test_unused_halves_do_not_stop_pytorchs_ddp():
     ]
     for worker, (output, errors) in [(worker, worker.communicate(timeout=200)) for worker in workers]:
         assert worker.returncode == 0 and "done" in output, errors[-3000:]
+
+
+@pytest.mark.parametrize("name", ["transformer_dualhead", "lstm_dualhead"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["reconstruct", "encode"])
+def test_under_quantisation_a_source_pass_is_quantised(name, form, kind):
+    model, task = small(name, autoencoder=form, qat_bits=4)
+    net_input = source_input(task)
+    features, weight, _ = model.source_pass(kind, net_input["src_tokens"], net_input["src_lengths"], net_input["prev_output_tokens"])
+    assert torch.equal(round_trip(features, 4), features)  # what is on the grid stays as it is
+    raw = model.encoder.embed_tokens.weight if kind == "encode" else linear_head(source_decoder(model)).weight
+    assert torch.equal(weight, round_trip(raw, 4)) and not torch.equal(weight, raw)

@@ -200,7 +200,7 @@ def test_incremental_scores_equal_full_ones(name, head, beam):
             output = model(net_input["src_tokens"][row : row + 1], net_input["src_lengths"][row : row + 1], previous)
             expected = model.get_normalized_probs(output, log_probs=True)[0].gather(1, tokens[:, None])[:, 0]
             # The search keeps running sums in float32 and returns their differences.
-            rounding = 4 * torch.finfo(torch.float32).eps * float(expected.abs().sum())
+            rounding = 4 * torch.finfo(torch.float32).eps * expected.detach().abs().sum().item()
             torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5 + rounding)
 
 
