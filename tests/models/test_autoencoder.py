@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from conftest import ROOT
+from fairseq.models import FairseqLanguageModel
 from test_dualhead import SMALL, batch, build, dictionary, small
 
 from fairseq_klang.errors import UsageError
@@ -124,7 +125,7 @@ def test_what_cannot_be_built_or_learnt_is_refused():
     with pytest.raises(UsageError, match="TransformerModel cannot learn from source text"):
         check_source_passes(build("transformer", **SMALL["transformer_dualhead"])[0], "masked_lm", "--ae-objective")
     with pytest.raises(UsageError, match=r"no encoder \(target side only\)"):
-        check_source_passes(torch.nn.Linear(2, 2), "masked_lm", "--ae-objective")
+        check_source_passes(FairseqLanguageModel(small("lstm_dualhead")[0].decoder), "masked_lm", "--ae-objective")
 
 
 WORKER = """
