@@ -12,6 +12,7 @@ command goes on: fairseq resumes a training, a stream goes on from its last meas
 import argparse
 import csv
 import json
+import logging
 import math
 import os
 import subprocess
@@ -234,11 +235,13 @@ def _held_out(options, system):
     return system.sentences(options.valid)[:count], system.references(options.valid)[:count]
 
 
-def _measure(options, system, sentences, references, name, seed, seen, translations=None):
-    lines = translations or system.translate(sentences)
-    found = cluster(system.states(sentences), options.clusters)
+def _measure(options, lines, states, references, name, seed, seen):
+    found = cluster(states, options.clusters)
     bleu = bleu_of(bleu_statistics(lines, references).sum(0))
-    return dict(system=name, seed=seed, sentences=seen, bleu=round(bleu, 3), silhouette=round(found.silhouette, 5), inertia=round(found.inertia, 3), relative_inertia=round(found.inertia / found.spread, 5))
+    return dict(
+        system=name, seed=seed, sentences=seen, bleu=round(bleu, 3), silhouette=round(found.silhouette, 5), inertia=round(found.inertia, 3),
+        relative_inertia=round(found.inertia / found.spread, 5),
+    )
 
 
 def stream(options):
@@ -269,7 +272,10 @@ def _stream_run(options, name, ratio, seed):
             return json.load(file)
     system = System(options, options.checkpoint)
     sentences, references = _held_out(options, system)
-    rows, place = [], 0
+
+    def measure(seen):
+        return _measure(options, system.translate(sentences), system.states(sentences), references, name, seed, seen)
+
     if name.startswith("learning"):
         adapter = system.adapter(ratio, seed, options.parameters)
         batches = stream_of(options, system, seed)
@@ -278,25 +284,26 @@ def _stream_run(options, name, ratio, seed):
             rows, place = saved["rows"], saved["place"]
             adapter.restore(saved["adapter"])
         else:
-            rows = [_measure(options, system, sentences, references, name, seed, 0)]
+            rows, place = [measure(0)], 0
         progress = tqdm(total=len(batches), initial=place, desc=f"{name}, seed {seed}", unit="batch")
         while place < len(batches):
             adapter.learn(batches[place])
             place += 1
             progress.update()
             if place % options.every == 0 or place == len(batches):
-                rows.append(_measure(options, system, sentences, references, name, seed, sum(map(len, batches[:place]))))
+                rows.append(measure(sum(map(len, batches[:place]))))
                 saved = dict(rows=rows, place=place, adapter=adapter.state())
                 write(state, lambda partial: torch.save(saved, partial))
         progress.close()
     elif name == "frozen":
-        rows = [_measure(options, system, sentences, references, name, seed, 0)]
+        rows = [measure(0)]
     else:
-        adapter, lines = system.adapter(0, seed, options.parameters), []
+        adapter, lines, states = system.adapter(0, seed, options.parameters), [], []
         for sentence in tqdm(sentences, desc=f"{name}, seed {seed}", unit="sentence"):
             with adapter.adapted([sentence]):
                 lines += system.translate([sentence])
-        rows = [_measure(options, system, sentences, references, name, seed, 0, lines)]
+                states.append(system.states([sentence])[0])
+        rows = [_measure(options, lines, np.stack(states), references, name, seed, 0)]
     write_lines(done, [json.dumps(rows)])
     if os.path.exists(state):
         os.remove(state)
@@ -460,6 +467,7 @@ def command(argv):
     options.checkpoint = options.checkpoint or os.path.join(options.out, "base", "checkpoint_best.pt")
     torch.set_num_threads(options.threads)
     utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
+    logging.getLogger().setLevel(logging.WARNING)  # fairseq's and matplotlib's remarks
     EXPERIMENTS[options.experiment](options)
 
 

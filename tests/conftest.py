@@ -39,6 +39,11 @@ def run(module, *arguments, check=True, env=None, stdin=None):
     return result
 
 
+def settled(state):
+    """A state dict without the number that fairseq 0.12.2 saves uninitialised, and that only tells a device."""
+    return {name: value for name, value in state.items() if not name.endswith("._float_tensor")}
+
+
 def binarise(folder, joined, splits=SPLITS):
     """Write the toy corpus below `folder` and binarise it; returns the folder for fairseq-train."""
     for seed, (split, count) in enumerate(splits.items()):

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, train_arguments
+from conftest import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, settled, train_arguments
 from fairseq.data import Dictionary
+from fairseq.models import FairseqLanguageModel
 from test_dualhead import SMALL, build
 from test_translation_autoencoding import make_task
 
@@ -86,7 +87,7 @@ def test_mixed_training_resumes_to_the_bit_and_logs_both_halves(separate_data, t
     train(separate_data, tmp_path / "stopped", "--max-epoch", "1", *flags, architecture=architecture)
     train(separate_data, tmp_path / "stopped", "--max-epoch", "2", *flags, architecture=architecture)
     first, second = (load_checkpoint(tmp_path / name / "checkpoint_last.pt")["model"] for name in ("through", "stopped"))
-    assert all(torch.equal(value, second[name]) for name, value in first.items() if not name.endswith("._float_tensor"))
+    assert all(torch.equal(value, second[name]) for name, value in settled(first).items())
     updates = rows(through, "train_inner")
     kinds = [row.get("ae_loss") is not None for row in updates]
     assert kinds == [bool(i % 2) for i in range(len(updates))]
@@ -116,7 +117,7 @@ def test_source_only_training_and_an_encoder_started_from_it(joined_data, separa
     given, found = (load_checkpoint(path)["model"] for path in (pretrained, tmp_path / "new" / "checkpoint_last.pt"))
     loaded = re.findall(r"--init-encoder-from: loaded (\S+)", log)
     assert set(loaded) >= {name for name in given if name.startswith("encoder.")}
-    for name in loaded:
+    for name in settled(dict.fromkeys(loaded)):
         assert torch.equal(found[name], given["encoder.embed_tokens.weight" if "embed_tokens" in name else name]), name
     assert not torch.equal(found["decoder.layers.0.fc1.weight"], given["decoder.layers.0.fc1.weight"])
     model = build("transformer_dualhead", **SMALL["transformer_dualhead"])[0]
@@ -130,7 +131,7 @@ def test_source_only_training_and_an_encoder_started_from_it(joined_data, separa
     torch.save(state, tmp_path / "plain.pt")
     with pytest.raises(UsageError, match="use the same encoder flags"):
         initialise_encoder_from(model, tmp_path / "plain.pt", Dictionary.load(str(joined_data / "dict.de.txt")))
-    state["cfg"]["task"].data = "/nowhere"
+    state["cfg"]["task"]["data"] = "/nowhere"
     torch.save(state, tmp_path / "plain.pt")
     with pytest.raises(UsageError, match="does not say which dictionary it was trained with"):
         initialise_encoder_from(model, tmp_path / "plain.pt", Dictionary.load(str(joined_data / "dict.de.txt")))
@@ -184,17 +185,13 @@ def test_going_on_learning_with_replay_is_saved_as_a_checkpoint(joined_data, tra
     spoilt = generate(joined_data, checkpoint, *flags)
     assert "the steps on this source were taken back; lower --adapt-lr" in spoilt.stdout + spoilt.stderr
     again = load_checkpoint(tmp_path / "adapted.pt")["model"]
-    assert all(torch.equal(value, again[name]) for name, value in old.items())
+    assert all(torch.equal(value, again[name]) for name, value in settled(old).items())
 
 
 def test_bad_input_gets_one_line(joined_data, separate_data, trained, tmp_path):
     replay = ["--adapt-steps", "1", "--adapt-replay", "1", "--adapt-replay-data", separate_data]
     assert "its dictionary dict.de.txt differs from the model's" in refusal(generate(joined_data, trained[0], *replay, check=False))
     assert "--adapt-steps is 1; it must be 0 in training" in refusal(train(joined_data, tmp_path / "a", *CE, *replay[:2], check=False))
-    language_model = train_arguments(
-        joined_data, tmp_path / "lm", *TASK, "--arch", "transformer_lm", *TINY_TRANSFORMER[8:], "--criterion", "cross_entropy", "--ae-ratio", "1"
-    )
-    assert "this model has no encoder (target side only)" in refusal(run("fairseq_cli.train", *language_model, check=False))
 
 
 def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, tmp_path):
@@ -212,7 +209,7 @@ def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, t
     refuse("the folder .* does not exist or cannot be written", model, adapt_reset="never", adapt_save=str(tmp_path / "no" / "x.pt"), path="a.pt")
     refuse("--adapt-save writes one model", model, model, adapt_reset="never", adapt_save=str(tmp_path / "x.pt"), path="a.pt:b.pt")
     refuse("built with --autoencoder none", build("transformer_dualhead", source=words, **SMALL["transformer_dualhead"])[0])
-    refuse("target side only", torch.nn.Linear(2, 2))
+    refuse("target side only", FairseqLanguageModel(model.decoder))
 
 
 def study(*arguments):

@@ -64,12 +64,10 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
             return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
         if not features_only:
             output, attention = super().forward(src_tokens, src_lengths, prev_output_tokens, incremental_state)
-            return (self.touch_all(output) if hasattr(self, "autoencoder") else output), attention
+            return self.touch_all(output), attention
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
         features, attention = self.decoder.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        if hasattr(self, "autoencoder"):
-            features = self.touch_all(features)
-        return features, {"heads": decoder_heads(self.decoder), "attn": attention}
+        return self.touch_all(features), {"heads": decoder_heads(self.decoder), "attn": attention}
 
 
 @register_model_architecture("lstm_dualhead", "lstm_dualhead")

@@ -89,11 +89,9 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
         if source_pass is not None:
             return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
         output, extra = super().forward(src_tokens, src_lengths, prev_output_tokens, features_only=features_only, **kwargs)
-        if hasattr(self, "autoencoder"):
-            output = self.touch_all(output)
         if features_only:
             extra["heads"] = decoder_heads(self.decoder)
-        return output, extra
+        return self.touch_all(output), extra
 
     def upgrade_state_dict_named(self, state_dict, name):
         """Accept checkpoints of fairseq 0.12.2, which hold some encoder tensors twice."""

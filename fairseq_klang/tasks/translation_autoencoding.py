@@ -231,15 +231,26 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
             model.train()
             model.set_num_updates(update_num)
             loss, log = self._source_step(sample, model, optimizer, update_num, 0.0 if ignore_grad else 1.0)
-            return loss, log["sample_size"], log
+            return self._complete(model, (loss, log["sample_size"], log))
         if not self.cfg.ae_weight:
-            return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+            return self._complete(model, super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad))
         # Two backward passes: the gradients of the first stay here until the second has added its own.
         with model.no_sync() if hasattr(model, "no_sync") else contextlib.nullcontext():
             loss, sample_size, log = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         source, source_log = self._source_step(sample, model, optimizer, update_num, 0.0 if ignore_grad else self.cfg.ae_weight)
         log.update({key: source_log[key] for key in ("ae_loss", "ae_units")})
         return loss + source, sample_size, log
+
+    def _complete(self, model, result):
+        """Where halves take turns, give the idle one gradients of zero, as several processes do; returns `result`.
+
+        Adam skips a parameter without a gradient, but not one with a gradient of zero: one process would learn otherwise.
+        """
+        if self.cfg.ae_ratio:
+            for parameter in model.parameters():
+                if parameter.requires_grad and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return result
 
     def _source_step(self, sample, model, optimizer, update_num, weight):
         """Forward and backward of `weight` times the source's loss; returns (loss, log)."""
