@@ -222,5 +222,4 @@ def call_every_projection(model):
     for module in model.modules():
         if hasattr(module, "skip_embed_dim_check"):
             module.skip_embed_dim_check = True
-        if hasattr(module, "can_use_fastpath"):
-            module.can_use_fastpath = False
+    without_encoder_fast_path(model)
