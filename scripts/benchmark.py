@@ -30,8 +30,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # this checkout, whatever is installed
 
-logging.disable(logging.INFO)  # the host's and the criterions' notes between the progress bars
-
+import fairseq_klang  # noqa: E402, F401 (first: it quietens the host's import)
 import torch  # noqa: E402
 from fairseq import optim, tasks  # noqa: E402
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion, label_smoothed_nll_loss  # noqa: E402
@@ -39,7 +38,6 @@ from fairseq.data import Dictionary  # noqa: E402
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
-import fairseq_klang  # noqa: E402, F401
 from fairseq_klang.collision import collision_size  # noqa: E402
 from fairseq_klang.compat import HAS_TORCH_LINEAR_CROSS_ENTROPY  # noqa: E402
 from fairseq_klang.criterions.fused_cross_entropy import FusedCrossEntropyConfig, FusedCrossEntropyCriterion  # noqa: E402
@@ -415,6 +413,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    logging.disable(logging.INFO)  # the criterions' notes between the progress bars
     if "fairseq_ce" not in options.criterion:
         options.criterion.insert(0, "fairseq_ce")  # what the ratios refer to
     return exit_status("benchmark.py", lambda: run(options))

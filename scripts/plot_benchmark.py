@@ -15,7 +15,6 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)  # this checkout, whatever is installed
-logging.disable(logging.INFO)  # fairseq's import turns on matplotlib's debugging notes
 
 import numpy as np  # noqa: E402
 
@@ -156,6 +155,7 @@ def main():
     parser.add_argument("csv", help="what scripts/benchmark.py wrote")
     parser.add_argument("--out", default="benchmark.png", metavar="PNG")
     options = parser.parse_args()
+    logging.disable(logging.INFO)  # fairseq's import turns on matplotlib's debugging notes
     return exit_status("plot_benchmark.py", lambda: run(options))
 
 
