@@ -1,6 +1,6 @@
 """Time and memory of the output layer and its loss, and of a whole training step, against fairseq's cross-entropy.
 
-    benchmark.py --out benchmark.csv                                   the whole grid: about an hour on 2 cores
+    benchmark.py --out benchmark.csv                                   the whole grid, resumable cell by cell
     benchmark.py --what head --vocab 8000 --rows 4096 --dim 256        one cell of it
     benchmark.py --device cuda --dtype float16                         on a GPU, under autocast
 

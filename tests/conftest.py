@@ -1,6 +1,8 @@
 """What the tests share: a toy corpus binarised with fairseq-preprocess, and fairseq's commands as subprocesses."""
+import json
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -86,3 +88,19 @@ TINY_TRANSFORMER = (
 TINY_LSTM = (
     "--encoder-embed-dim 16 --encoder-hidden-size 16 --decoder-embed-dim 16 --decoder-hidden-size 16 --decoder-out-embed-dim 16"
 ).split()
+
+
+def train_in_two_processes(arguments, port):
+    """fairseq-train with legacy_ddp over gloo, two workers on this machine; the rows that the first logs as it trains."""
+    flags = ["--distributed-world-size", "2", "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn"]
+    flags += ["--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp"]
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-m", "fairseq_cli.train", *map(str, arguments), *flags, "--distributed-rank", str(rank)],
+            env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    return [json.loads(row) for row in re.findall(r"INFO \| train_inner \| (\{.*\})", outputs[0])]

@@ -3,12 +3,10 @@ import csv
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, settled, train_arguments
+from conftest import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, settled, train_arguments, train_in_two_processes
 from fairseq.data import Dictionary
 from fairseq.models import FairseqLanguageModel
 from test_dualhead import SMALL, build
@@ -284,21 +282,7 @@ def test_two_processes_equal_one(joined_data, tmp_path):
     common = ["--autoencoder", "decoder", *CE, "--ae-ratio", "1", "--ae-noise", "mask", "--dropout", "0", "--max-update", "4"]
     common += ["--max-tokens", "100"]
     single = train(joined_data, tmp_path / "one", *common, "--update-freq", "2")
-    port = 41000 + os.getpid() % 20000
-    arguments = command(
-        joined_data, tmp_path / "two", *common, "--distributed-world-size", "2", "--distributed-init-method", f"tcp://127.0.0.1:{port}",
-        "--distributed-no-spawn", "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
-    )
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "fairseq_cli.train", *map(str, arguments), "--distributed-rank", str(rank)],
-            env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-        )
-        for rank in (0, 1)
-    ]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], outputs
-    found = [json.loads(row) for row in re.findall(r"INFO \| train_inner \| (\{.*\})", outputs[0])]
+    found = train_in_two_processes(command(joined_data, tmp_path / "two", *common), 41000 + os.getpid() % 20000)
     expected = rows(single, "train_inner")
     assert len(found) == 4
     for key in ("loss", "ae_loss", "gnorm"):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, binarise, run, train_arguments
+from conftest import SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, binarise, run, train_arguments, train_in_two_processes
 
 from fairseq_klang.compat import load_checkpoint
 
@@ -243,25 +243,10 @@ def test_two_processes_equal_one(joined_data, tmp_path):
     """legacy_ddp over gloo, the flags that train in several CPU processes; same losses as --update-freq 2."""
     common = [*CRITERIONS["restricted_softbleu"], "--max-update", "3", "--dropout", "0", "--max-tokens", "100"]
     single = train(joined_data, tmp_path / "one", *common, "--update-freq", "2")
-    import subprocess
-    import sys
-
-    port = 20000 + os.getpid() % 20000
     arguments = train_arguments(
-        joined_data, tmp_path / "two", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", *common,
-        "--distributed-world-size", "2", "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--distributed-no-spawn",
-        "--distributed-backend", "gloo", "--ddp-backend", "legacy_ddp",
+        joined_data, tmp_path / "two", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", *common
     )
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "fairseq_cli.train", *map(str, arguments), "--distributed-rank", str(rank)],
-            env=dict(os.environ, OMP_NUM_THREADS="1"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True,
-        )
-        for rank in (0, 1)
-    ]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], outputs
-    found = [json.loads(row) for row in re.findall(r"INFO \| train_inner \| (\{.*\})", outputs[0])]
+    found = train_in_two_processes(arguments, 20000 + os.getpid() % 20000)
     expected = rows(single, "train_inner")
     for key in ("loss", "nll_loss", "sb", "sb_p1", "sb_candidates", "gnorm"):
         assert [row[key] for row in found] == [row[key] for row in expected], key
