@@ -8,7 +8,9 @@ What is measured (--what):
     head     the output layers and the loss alone, forward and backward, from features [B, T, d]
     step     a whole training step of transformer_dualhead_b0 (d = 256) or _b1 (d = 512) with fairseq's Adam
     ngrams   the soft n-gram part alone (T = 256, B = 16, all orders), beside a whole step of the same size
-Every cell times its criterions in turn (A B C A B C ...) in one process, so that a noisy machine disturbs all alike;
+    source   a whole step of each objective that learns from the source alone, beside a training step of the same batch
+    adapt    translating a batch (beam 5) with --task translation_autoencoding --adapt-steps 0 and 1, beside --task translation
+ngrams, source and adapt are measured in one cell each: the smallest V and d of the grid, and its largest N. Every cell times its criterions in turn (A B C A B C ...) in one process, so that a noisy machine disturbs all alike;
 a ratio is the median of the rounds' ratios. Peak memory is that of one step in a fresh process, with the heads'
 weights and gradients and, for `step`, all of the model. N = B * T rows of T = 32; tokens are drawn from a Zipf
 distribution. One CSV row for each criterion of each cell; a cell that is in the file already is not measured again.
@@ -16,6 +18,7 @@ scripts/plot_benchmark.py draws from that file alone.
 """
 import argparse
 import csv
+import functools
 import itertools
 import json
 import logging
@@ -47,6 +50,8 @@ from fairseq_klang.errors import KlangError, exit_status  # noqa: E402
 from fairseq_klang.losses import combine, soft_bleu  # noqa: E402
 from fairseq_klang.losses.soft_bleu import _score, target_masks  # noqa: E402
 from fairseq_klang.models.heads import DualHeadDecoder, decoder_heads  # noqa: E402
+from fairseq_klang.source_learning import SourceObjective, strip_padding  # noqa: E402
+from fairseq_klang.tasks.translation_autoencoding import TranslationAutoencodingConfig, TranslationAutoencodingTask  # noqa: E402
 
 LENGTH = 32
 EPSILON = 0.1  # label smoothing, as the field trains
@@ -61,6 +66,16 @@ CRITERIONS = {
     "klang": "restricted_softbleu",
     "klang_clipped": "restricted_softbleu --sb-counts clipped",
 }
+# What `source` compares: the model's --autoencoder, and the objective.
+SOURCE_STEPS = {
+    "ae_linear": ("linear", "autoencoding"),
+    "ae_decoder": ("decoder", "autoencoding"),
+    "masked_lm": ("none", "masked_lm"),
+    "contrastive": ("none", "contrastive"),
+}
+ADAPT_STEPS = {"translate": None, "adapt_0": 0, "adapt_1": 1}  # what `adapt` compares: --adapt-steps
+WHAT = ("head", "step", "ngrams", "source", "adapt")
+ONE_CELL = {"ngrams": ["fairseq_ce", "klang"], "source": ["fairseq_ce", *SOURCE_STEPS], "adapt": list(ADAPT_STEPS)}
 # Floating-point operations of the matrix products in units of N * V * d: a head's forward is 2, its backward 4 (DESIGN 2).
 FLOPS = {"fairseq_ce": 6, "fused_ce": 6, "torch_ce": 6, "dense": 12, "klang": 8, "klang_clipped": 8}
 FIELDS = (
@@ -99,6 +114,19 @@ def log_softmax(logits):
     return torch.log_softmax(logits, -1, dtype=torch.float32).flatten(0, 1)
 
 
+class SourceCriterion:
+    """One objective of learning from the source alone, as a criterion."""
+
+    def __init__(self, objective, task):
+        self.objective = SourceObjective(objective, task.source_dictionary)
+
+    def __call__(self, model, sample):
+        """(loss, sample_size, {}) as fairseq's criterions return them."""
+        sentences = strip_padding(sample["net_input"]["src_tokens"], SPECIAL["pad"])
+        loss, units = self.objective(model, self.objective.prepare(sentences, [(1, 1, i) for i in range(len(sentences))]))
+        return loss, int(units), {}
+
+
 class HeadsOnly(DualHeadDecoder, torch.nn.Module):
     """Two output layers and nothing below them: the decoder's states are a parameter, so that they get a gradient too."""
 
@@ -134,16 +162,18 @@ def dictionary(vocab):
     return result
 
 
-def build_task(vocab):
-    """A translation task with a joined dictionary of that size and no data."""
-    config = tasks.translation.TranslationConfig()
+def build_task(vocab, adapt_steps=None):
+    """A translation task with a joined dictionary of that size and no data; with `adapt_steps`, the one that can adapt."""
+    config = tasks.translation.TranslationConfig() if adapt_steps is None else TranslationAutoencodingConfig(adapt_steps=adapt_steps, seed=1, path="")
     config.source_lang, config.target_lang = "de", "en"
     words = dictionary(vocab)
-    return tasks.translation.TranslationTask(config, words, words)
+    return (tasks.translation.TranslationTask if adapt_steps is None else TranslationAutoencodingTask)(config, words, words)
 
 
 def build_criterion(name, task):
     """The criterion that `name` stands for, at label smoothing 0.1 and DESIGN's defaults."""
+    if name in SOURCE_STEPS:
+        return SourceCriterion(SOURCE_STEPS[name][1], task)
     if name == "fairseq_ce":
         return LabelSmoothedCrossEntropyCriterion(task, False, EPSILON)
     if name == "dense":
@@ -178,7 +208,7 @@ def to_device(value, device):
 class Cell:
     """One cell of the grid: builds its model and batch, and runs one step of any criterion on them."""
 
-    def __init__(self, what, vocab, rows, dim, options):
+    def __init__(self, what, vocab, rows, dim, options, autoencoder="none"):
         torch.manual_seed(options.seed)
         rng = torch.Generator().manual_seed(options.seed)
         self.what, self.options = what, options
@@ -188,7 +218,7 @@ class Cell:
         if what == "head":
             self.model = HeadsOnly(vocab, dim, rows // LENGTH)
         else:
-            args = argparse.Namespace(criterion="cross_entropy", dropout=0.1)
+            args = argparse.Namespace(criterion="cross_entropy", dropout=0.1, autoencoder=autoencoder)
             ARCH_CONFIG_REGISTRY[ARCHITECTURES[dim]](args)
             self.model = ARCH_MODEL_REGISTRY[ARCHITECTURES[dim]].build_model(args, self.task)
         self.model.to(options.device).train()
@@ -216,6 +246,18 @@ class Cell:
         scored, matchable = target_masks(target, **SPECIAL)
         _score(log_probs, target, scored, matchable, scored.long(), 4, "true", 0.5, "matched").score.sum().backward()
 
+    def translate(self, adapt_steps):
+        """What translates the batch: fairseq's generator at beam 5, LENGTH tokens a sentence, and with a number the steps before it."""
+        task = build_task(len(self.task.source_dictionary), adapt_steps)
+        args = argparse.Namespace(beam=5, max_len_a=0, max_len_b=LENGTH, min_len=LENGTH)  # an untrained model knows no end
+        generator = task.build_generator([self.model], args)
+
+        def action():
+            self.model.eval()
+            task.inference_step(generator, [self.model], self.sample)
+
+        return action
+
     def gemm(self):
         """The products of one head's weight gradient, 2NVd operations: the fastest that this machine multiplies at these sizes."""
         features, weight = self.model.features.detach().flatten(0, 1), self.model.output_projection.weight
@@ -238,17 +280,26 @@ def seconds(action, device):
     return time.perf_counter() - start
 
 
-def measure(cell, criterions, rounds, progress):
-    """{name: [seconds of each round]}, the names in turn within a round; the first round only warms up."""
-    actions = {name: (lambda c=criterion: cell.step(c)) for name, criterion in criterions.items()}
-    if cell.what == "head":
+def build_actions(what, vocab, rows, dim, names, options):
+    """{name: a function that runs it once}, for the criterions `names` and what else belongs to such a cell."""
+    cell = Cell(what, vocab, rows, dim, options, "linear" if what == "adapt" else "none")
+    if what == "adapt":
+        return {name: cell.translate(ADAPT_STEPS[name]) for name in names}
+    cells = {name: Cell(what, vocab, rows, dim, options, SOURCE_STEPS[name][0]) if name in SOURCE_STEPS else cell for name in names}
+    actions = {name: functools.partial(own.step, build_criterion(name, own.task)) for name, own in cells.items()}
+    if what == "head":
         actions["gemm"] = cell.gemm
-    if cell.what == "ngrams":
+    if what == "ngrams":
         actions["ngrams"] = cell.ngrams
+    return actions
+
+
+def measure(actions, rounds, device, progress):
+    """{name: [seconds of each round]}, the names in turn within a round; the first round only warms up."""
     times = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
-            elapsed = seconds(action, cell.options.device)
+            elapsed = seconds(action, device)
             if turn:
                 times[name].append(elapsed)
             progress.set_postfix_str(f"{name} {elapsed:.2f} s", refresh=False)
@@ -300,7 +351,7 @@ def quantile(values, share):
 
 def table_rows(times, peaks, what, vocab, rows, dim, options, common):
     """The CSV rows of one cell."""
-    base = times["fairseq_ce"]
+    base = next(iter(times.values()))
     gemm = times.get("gemm")
     rate = 2 * rows * vocab * dim / statistics.median(gemm) / 1e9 if gemm else None
     for name, values in times.items():
@@ -344,9 +395,9 @@ def done(path):
 def cells(options):
     """The grid: (what, V, N, d) of every cell."""
     for what, vocab, rows, dim in itertools.product(options.what, options.vocab, options.rows, options.dim):
-        if what == "ngrams":
+        if what in ONE_CELL:
             if rows == max(options.rows) and vocab == min(options.vocab) and dim == min(options.dim):
-                yield what, vocab, 16 * 256, dim
+                yield what, vocab, 16 * 256 if what == "ngrams" else rows, dim
         else:
             yield what, vocab, rows, dim
 
@@ -374,16 +425,15 @@ def run(options):
     todo = [c for c in cells(options) if (*map(str, c), options.device, options.dtype, str(options.threads)) not in have]
     for number, (what, vocab, rows, dim) in enumerate(todo, 1):
         title = f"cell {number} of {len(todo)}: {what}, V {vocab}, N {rows}, d {dim}"
-        chosen = names if what != "ngrams" else ["fairseq_ce", "klang"]
+        chosen = ONE_CELL.get(what, names)
         peaks = {}
-        if what != "ngrams":
+        if what not in ONE_CELL:
             for name in tqdm(chosen, desc=title + ", memory", unit="process"):
                 peaks[name] = peak_memory(what, vocab, rows, dim, name, options)
-        cell = Cell(what, vocab, rows, dim, options)
-        criterions = {name: build_criterion(name, cell.task) for name in chosen}
-        with tqdm(total=(options.rounds + 1) * (len(chosen) + (what != "step")), desc=title, unit="step") as progress:
-            times = measure(cell, criterions, options.rounds, progress)
-        del cell
+        actions = build_actions(what, vocab, rows, dim, chosen, options)
+        with tqdm(total=(options.rounds + 1) * len(actions), desc=title, unit="step") as progress:
+            times = measure(actions, options.rounds, options.device, progress)
+        del actions
         found = list(table_rows(times, peaks, what, vocab, rows, dim, options, common))
         new = not os.path.exists(options.out)
         with open(options.out, "a", newline="", encoding="utf-8") as stream:
@@ -392,7 +442,7 @@ def run(options):
                 writer.writeheader()
             writer.writerows(found)
         for row in found:
-            print(f"  {row['criterion']:14} {row['median_s']:8.3f} s   {row['ratio']:.2f} x fairseq_ce   {row['peak_mib'] or '-':>8} MiB")
+            print(f"  {row['criterion']:14} {row['median_s']:8.3f} s   {row['ratio']:.2f} x {found[0]['criterion']}   {row['peak_mib'] or '-':>8} MiB")
 
 
 def main():
@@ -401,7 +451,7 @@ def main():
         description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", default="benchmark.csv", metavar="CSV", help="rows are added to this file (benchmark.csv)")
-    parser.add_argument("--what", nargs="+", choices=("head", "step", "ngrams"), default=["head", "step", "ngrams"])
+    parser.add_argument("--what", nargs="+", choices=WHAT, default=list(WHAT))
     parser.add_argument("--vocab", nargs="+", type=int, default=[8000, 32000, 56652], metavar="V")
     parser.add_argument("--rows", nargs="+", type=int, default=[1024, 4096], metavar="N", help="target tokens of a batch")
     parser.add_argument("--dim", nargs="+", type=int, choices=sorted(ARCHITECTURES), default=[256, 512], metavar="D")

@@ -28,6 +28,13 @@ LABELS = {
     "klang": "restricted soft BLEU",
     "klang_clipped": "restricted, clipped",
     "ngrams": "n-gram part",
+    "ae_linear": "autoencoding, linear",
+    "ae_decoder": "autoencoding, decoder",
+    "masked_lm": "masked LM",
+    "contrastive": "contrastive",
+    "translate": "translating",
+    "adapt_0": "--adapt-steps 0",
+    "adapt_1": "--adapt-steps 1",
 }
 
 
@@ -74,7 +81,7 @@ def exponents(rows, name):
 
 def markdown(rows):
     """The tables as lines of Markdown."""
-    yield "| what | V | N | d | criterion | seconds (p20-p80) | time / fairseq CE | memory MiB | memory / fairseq CE | lower bound / time |"
+    yield "| what | V | N | d | criterion | seconds (p20-p80) | time / first | memory MiB | memory / first | lower bound / time |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for (what, vocab, count, dim), cell in cells(rows).items():
         for name, row in cell.items():

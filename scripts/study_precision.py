@@ -1,10 +1,12 @@
 """Does a model keep its BLEU in fewer bits? FP32, half precision, and QAT from 8 bits down to 2, against the collision constant.
 
     python scripts/study_precision.py --data bpe=data/m30k word=data/m30k-word --out runs/precision [--seeds 1 2] [--epochs 14]
+    python scripts/study_precision.py ... --from bpe=FLOAT.pt word=FLOAT.pt --epochs 2 --lr 0.001 --warmup 100
 
 Each DIR is what klang prepare wrote. Every setting trains the same model on the same data with the same seeds, translates the test
-split (beam 5), and is compared with FP32 by paired bootstrap over all sentences of all seeds. Half precision is fp16 autocast on
-CUDA, and bfloat16 on a CPU, where fairseq has no autocast. qat8 is exported to int8 and served by CTranslate2 as well.
+split (beam 5), and is compared with FP32 by paired bootstrap over all sentences of all seeds. With --from every setting, FP32 too,
+starts from the same trained float weights. Half precision is fp16 autocast on CUDA, and bfloat16 on a CPU, where fairseq has no
+autocast. fp32 and qat8 are exported to int8 and served by CTranslate2 as well: quantised after training, and trained for it.
 Started again, it goes on where it stopped. Writes precision.csv, precision.png and verdict.txt below --out.
 """
 import argparse
@@ -20,6 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 USER_DIR = os.path.join(ROOT, "fairseq_klang")
 SETTINGS = ["fp32", "half"] + [f"qat{bits}" for bits in range(8, 1, -1)]
+SERVED = ("fp32", "qat8")  # exported to int8
 LIMIT = 0.005  # C14: a loss of less than 0.5 % of FP32's BLEU
 COLUMNS = ["vocabulary", "V", "min_bits", "setting", "bits", "seeds", "bleu", "delta", "low", "high", "p_value", "megabytes", "seconds_per_update", "sentences_per_second"]
 
@@ -38,7 +41,7 @@ class Study:
         """The folder of one training."""
         return os.path.join(self.options.out, f"{vocabulary}-{setting}-seed{seed}")
 
-    def config(self, data, setting, seed, folder):
+    def config(self, name, data, setting, seed, folder):
         """fairseq's whole configuration; hydra, since --bf16 fails on a CPU on the command line."""
         o = self.options
         common = {"user_dir": USER_DIR, "seed": seed, "cpu": not self.cuda, "log_format": "json", "log_interval": 20, "log_file": os.path.join(folder, "train.log")}
@@ -50,11 +53,14 @@ class Study:
             model.update(qat_bits=int(setting[3:]), qat_start_update=o.qat_start_update)
         with open(os.path.join(data, "prepare.json"), encoding="utf-8") as stream:
             prepared = json.load(stream)["options"]
+        task = {"_name": "translation_dualhead", "data": os.path.abspath(os.path.join(data, "bin")), "source_lang": prepared["source_lang"], "target_lang": prepared["target_lang"]}
+        if name in o.start:
+            task["init_from"] = os.path.abspath(o.start[name])
         bleu = {"eval_bleu": True, "eval_bleu_args": '{"beam": 1, "max_len_a": 1.2, "max_len_b": 10}', "eval_bleu_detok": "moses", "eval_bleu_remove_bpe": "@@ "}
         return {
             "common": common,
             "checkpoint": {"save_dir": folder, "best_checkpoint_metric": "bleu", "maximize_best_checkpoint_metric": True, "no_epoch_checkpoints": True},
-            "task": {"_name": "translation", "data": os.path.abspath(os.path.join(data, "bin")), "source_lang": prepared["source_lang"], "target_lang": prepared["target_lang"], **bleu},
+            "task": {**task, **bleu},
             "criterion": {"_name": "label_smoothed_cross_entropy", "label_smoothing": 0.1},
             "optimizer": {"_name": "adam", "adam_betas": "(0.9, 0.98)"},
             "lr_scheduler": {"_name": "inverse_sqrt", "warmup_updates": o.warmup},
@@ -63,11 +69,12 @@ class Study:
             "model": model,
         }
 
-    def train(self, data, setting, seed, folder):
+    def train(self, name, data, setting, seed):
         """Train unless it is done; fairseq resumes from its last checkpoint."""
+        folder = self.run_folder(name, setting, seed)
         os.makedirs(folder, exist_ok=True)
         path = os.path.join(folder, "study.yaml")
-        text = "# @package _group_\n" + json.dumps(self.config(data, setting, seed, folder), indent=2)
+        text = "# @package _group_\n" + json.dumps(self.config(name, data, setting, seed, folder), indent=2)
         if os.path.exists(path) and open(path, encoding="utf-8").read() != text:
             sys.exit(f"study_precision: error: {folder} was made with other options; choose another --out, or remove it")
         if os.path.exists(os.path.join(folder, "trained")):
@@ -98,7 +105,7 @@ class Study:
         return path
 
     def served(self, data, folder):
-        """Export to int8 and translate the test split with CTranslate2 unless it is done; returns (file, record of the self-check)."""
+        """Export to int8 and translate the test split with CTranslate2 unless it is done; returns (file, bytes of the model's file)."""
         from fairseq_klang.quantization.export import export, load_model, sentences_of
         from fairseq_klang.quantization.translate import Translator
 
@@ -199,9 +206,10 @@ def collect(study, datas):
             bits = int(setting[3:]) if setting.startswith("qat") else {"fp32": 32, "half": 16}[setting]
             vocabulary, size = size_in_bits(os.path.join(folders[0], "checkpoint_best.pt"), bits)
             sizes = {setting: size}
-            if setting == "qat8":
+            if setting in SERVED:
                 served = [study.served(data, folder) for folder in folders]
-                outputs["int8 served"], sizes["int8 served"] = [path for path, _ in served], served[0][1]
+                label = f"{setting} served"
+                outputs[label], sizes[label] = [path for path, _ in served], served[0][1]
             for label, paths in outputs.items():
                 pooled[label] = [line for path in paths for line in hypotheses(path)]
                 difference = compare(metric, pooled["fp32"], pooled[label], reference * len(options.seeds), options.samples)
@@ -209,7 +217,7 @@ def collect(study, datas):
                 bleu = metric.corpus_score(pooled[label], [reference * len(options.seeds)]).score
                 rows.append(
                     dict(
-                        zip(COLUMNS, (name, vocabulary, min_bits(vocabulary), label, bits, len(options.seeds), bleu, difference.delta, *difference.interval, difference.p_value)),
+                        zip(COLUMNS, (name, vocabulary, min_bits(vocabulary), label, bits if label == setting else 8, len(options.seeds), bleu, difference.delta, *difference.interval, difference.p_value)),
                         megabytes=sizes[label] / 1e6,
                         seconds_per_update=sum(map(seconds_per_update, folders)) / len(folders),
                         sentences_per_second=sum(speeds) / len(speeds),
@@ -249,6 +257,7 @@ def main(argv=None):
     parser.add_argument("--out", required=True, metavar="DIR")
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS, metavar="SETTING", help=f"of {' '.join(SETTINGS)}; fp32 is always there")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument("--from", dest="start", nargs="+", default=[], metavar="NAME=CKPT", help="float checkpoints of the same sizes that the trainings of a vocabulary start from")
     parser.add_argument("--epochs", type=int, default=14)
     parser.add_argument("--max-update", type=int, default=0, help="stop trainings after N updates, for trials; 0 does not")
     parser.add_argument("--qat-start-update", type=int, default=0)
@@ -256,9 +265,12 @@ def main(argv=None):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lr", type=float, default=0.004)
     options = parser.parse_args(argv)
-    if any("=" not in item for item in options.data):
-        parser.error("--data takes NAME=DIR, for example bpe=data/m30k")
-    datas = dict(item.split("=", 1) for item in options.data)
+    if any("=" not in item for item in options.data + options.start):
+        parser.error("--data takes NAME=DIR, for example bpe=data/m30k, and --from NAME=CKPT")
+    datas, options.start = (dict(item.split("=", 1) for item in items) for items in (options.data, options.start))
+    for name, checkpoint in options.start.items():
+        if name not in datas or not os.path.isfile(checkpoint):
+            parser.error(f"--from {name}={checkpoint}: {f'there is no file {checkpoint}' if name in datas else f'--data names no {name}'}")
     for name, data in datas.items():
         if not os.path.isfile(os.path.join(data, "prepare.json")):
             parser.error(f"--data {name}={data}: {data} was not made by klang prepare")
@@ -278,7 +290,7 @@ def main(argv=None):
         study = Study(options)
         runs = [(name, setting, seed) for seed in options.seeds for name in datas for setting in options.settings]
         for name, setting, seed in tqdm(runs, desc="trainings", unit="run"):
-            study.train(datas[name], setting, seed, study.run_folder(name, setting, seed))
+            study.train(name, datas[name], setting, seed)
         rows = collect(study, datas)
         path = os.path.join(options.out, "precision.csv")
         with open(path + ".part", "w", newline="", encoding="utf-8") as stream:

@@ -1,5 +1,6 @@
 """What the tests share: a toy corpus binarised with fairseq-preprocess, and fairseq's commands as subprocesses."""
 import json
+import logging
 import os
 import random
 import re
@@ -56,6 +57,22 @@ def binarise(folder, joined, splits=SPLITS):
     prefixes = [part for split in splits for part in (f"--{split}pref", folder / split)]
     run("fairseq_cli.preprocess", "-s", "de", "-t", "en", *prefixes, "--destdir", folder / "bin", *(["--joined-dictionary"] if joined else []))
     return folder / "bin"
+
+
+def loggers():
+    """{name: logger} of every logger there is, the root under the name ''."""
+    made = {name: logger for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)}
+    return {"": logging.root, **made}
+
+
+@pytest.fixture(autouse=True)
+def log_levels():
+    """Puts back every logger's level: some tests call commands that quieten the log, and others read what a training logs."""
+    levels, disabled = {name: logger.level for name, logger in loggers().items()}, logging.root.manager.disable
+    yield
+    for name, logger in loggers().items():
+        logger.setLevel(levels.get(name, logging.NOTSET))
+    logging.disable(disabled)
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,19 @@ def test_every_cell_has_its_figures(measured):
     assert float(head["bound_s"]) == pytest.approx(float(head["gflop"]) / float(head["gemm_gflops"]), rel=0.05)
 
 
+def test_learning_from_the_source_is_measured_beside_training(tmp_path):
+    out = tmp_path / "s.csv"
+    grid = ["--vocab", 300, "--rows", 64, "--dim", 256, "--rounds", 1, "--threads", 1, "--out", out]
+    result = run("benchmark.py", "--what", "source", "adapt", *grid)
+    assert result.returncode == 0, result.stderr
+    with open(out, newline="") as stream:
+        rows = {(row["what"], row["criterion"]): float(row["median_s"]) for row in csv.DictReader(stream)}
+    source = ["fairseq_ce", "ae_linear", "ae_decoder", "masked_lm", "contrastive"]
+    assert list(rows) == [("source", name) for name in source] + [("adapt", name) for name in ("translate", "adapt_0", "adapt_1")]
+    # the encoder alone against encoder and decoder; learning before translating against translating
+    assert rows["source", "masked_lm"] < rows["source", "fairseq_ce"] and rows["adapt", "adapt_1"] > rows["adapt", "adapt_0"]
+
+
 def test_what_is_measured_is_not_measured_again(measured):
     out, grid = measured
     before = out.read_bytes()

@@ -181,6 +181,12 @@ def test_paired_bootstrap_is_sacrebleus(metric, monkeypatch):
     assert found.interval == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), abs=1e-4)
 
 
+def test_systems_that_say_the_same_do_not_differ():
+    """sacrebleu's own p-value for them is 1 / (samples + 1)."""
+    found = compare(BLEU(), REFERENCE, REFERENCE, REFERENCE, samples=99, seed=1)
+    assert (found.delta, found.p_value, found.interval) == (0, 1, (0, 0))
+
+
 def test_seed_leaves_the_environment_alone(monkeypatch):
     import os
 

@@ -246,7 +246,8 @@ def compare(metric, first, second, reference, samples=1000, seed=12345):
     """Whether `second` differs from `first` (lists of lines) under a sacrebleu metric; returns Difference.
 
     The p-value is that of sacrebleu's paired bootstrap test (Koehn 2004); it gives no interval of the difference,
-    which is taken from the same resamples: the 2.5 and 97.5 percentiles.
+    which is taken from the same resamples: the 2.5 and 97.5 percentiles. sacrebleu counts resamples that differ by
+    more than what was seen, so it calls systems without any difference significant: their p is 1.
     """
     from sacrebleu.significance import PairedTest
 
@@ -257,7 +258,8 @@ def compare(metric, first, second, reference, samples=1000, seed=12345):
     statistics = [np.array(metric._extract_corpus_statistics(lines, [reference]), dtype="float32") for lines in (first, second)]
     drawn = np.array([[metric._compute_score_from_stats(rows[index].sum(0)).score for rows in statistics] for index in indices])
     low, high = np.percentile(drawn[:, 1] - drawn[:, 0], [2.5, 97.5])
-    return Difference(two.score - one.score, two.p_value, (float(low), float(high)))
+    p_value = two.p_value if np.any(statistics[0] != statistics[1]) else 1.0
+    return Difference(two.score - one.score, p_value, (float(low), float(high)))
 
 
 def score(reference_path, paths, lang=None, *, subword="bpe", tokenizer="moses", plain=False, samples=1000, seed=12345):
