@@ -239,9 +239,10 @@ def test_a_pickle_that_would_run_code_is_refused(joined_data, tmp_path):
     assert not (tmp_path / "attacked").exists()
 
 
-def test_two_processes_equal_one(joined_data, tmp_path):
+@pytest.mark.parametrize("quantised", [[], ["--qat-bits", "8", "--qat-gradient-bits", "8", "--qat-start-update", "1"]], ids=["float", "qat"])
+def test_two_processes_equal_one(joined_data, tmp_path, quantised):
     """legacy_ddp over gloo, the flags that train in several CPU processes; same losses as --update-freq 2."""
-    common = [*CRITERIONS["restricted_softbleu"], "--max-update", "3", "--dropout", "0", "--max-tokens", "100"]
+    common = [*CRITERIONS["restricted_softbleu"], "--max-update", "3", "--dropout", "0", "--max-tokens", "100", *quantised]
     single = train(joined_data, tmp_path / "one", *common, "--update-freq", "2")
     arguments = train_arguments(
         joined_data, tmp_path / "two", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", *common
