@@ -21,9 +21,9 @@ PARAMETERS = ("encoder", "all")
 RESETS = ("sentence", "never")
 REPLAY_SENTENCES = 16  # of one translation step on replay data
 
-LearnReport = namedtuple("LearnReport", "losses stopped")
-LearnReport.__doc__ = """`losses`: the objective before each step and after the last one, per unit; `stopped`: None, or why the steps were
-taken back."""
+LearnReport = namedtuple("LearnReport", "losses before after stopped")
+LearnReport.__doc__ = """`losses`: the objective at each step, per unit, with dropout and noise; `before`, `after`: without them, before the
+first and after the last step (None where it came to no end); `stopped`: None, or why the steps were taken back."""
 
 
 def sentence_seed(sentences):
@@ -41,6 +41,11 @@ def adaptable_parameters(model, which):
         return list(model.parameters())
     decoder = {id(parameter) for parameter in model.decoder.parameters()}
     return [parameter for parameter in model.encoder.parameters() if id(parameter) not in decoder]
+
+
+def not_finite(loss):
+    """None, or the reason to stop that a loss (a number) of nan or inf is."""
+    return None if math.isfinite(loss) else f"the objective is {loss}"
 
 
 class Replay:
@@ -67,20 +72,25 @@ class Adapter:
     """Lets one model learn from source sentences at inference.
 
     Args:
-        model: a dual-head model, in evaluation mode.
+        model: a dual-head model, in evaluation mode and with its weights loaded: they are what is put back.
         objective: a :class:`~fairseq_klang.source_learning.SourceObjective`.
         steps: on the source, N; lr: of Adam; parameters: `encoder` or `all`.
-        patience: stop and take the steps back when the objective has risen this many times in a row; 0 never does.
+        patience: stop when the objective has risen this many times in a row; 0 never does.
         seed: of noise, dropout and replay, together with the sentence itself.
         replay, ratio: a :class:`Replay` and its steps for each step on the source (0.5 is one after every second).
     Raises:
-        UsageError: half precision, in which small steps are lost.
+        UsageError: half precision, in which small steps are lost; nothing to change.
     """
 
     def __init__(self, model, objective, *, steps, lr, parameters="encoder", patience=3, seed=1, replay=None, ratio=0.0):
         self.model, self.objective = model, objective
+        self.clean = objective.without_noise()
         self.steps, self.patience, self.seed, self.replay, self.ratio = steps, patience, seed, replay, ratio
         self.chosen = adaptable_parameters(model, parameters)
+        if not self.chosen:
+            raise UsageError(
+                f"--adapt-parameters is {parameters}, but this encoder has no weights that are not the decoder's too; it must be all"
+            )
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.chosen):
             raise UsageError("--adapt-steps cannot be combined with --fp16 or --bf16, in which small steps are lost; leave that flag out")
         without_encoder_fast_path(model)
@@ -104,41 +114,47 @@ class Adapter:
     def learn(self, sentences):
         """Take the steps on `sentences` and keep what was learnt; returns :class:`LearnReport`.
 
-        If the objective is not finite, or has risen `patience` times in a row, weights and optimiser go back to what
-        they were before the first of these steps.
+        If the objective is not finite, has risen `patience` times in a row, or is higher after the steps than it was
+        before them, weights and optimiser go back to what they were before the first of these steps.
         """
-        before = self.state()
-        losses, risen, owed = [], 0, 0.0
-        seed, key = self._seeds(sentences)
-        with self._random_state(), self._training():
+        origin, (seed, key) = self.state(), self._seeds(sentences)
+        with self._random_state():
             torch.manual_seed(seed)
-            for step in range(self.steps + 1):
-                batch = self.objective.prepare(sentences, [(*key, step, i) for i in range(len(sentences))])
-                with torch.set_grad_enabled(step < self.steps):
-                    result = self.objective(self.model, batch)
+            before, after = self._measure(sentences, key), None
+            losses, stopped = self._steps(sentences, key)
+            if not stopped:
+                after = self._measure(sentences, key)
+                stopped = not_finite(after) or (f"the objective rose from {before:.3f} to {after:.3f}" if after > before else None)
+        if stopped:
+            self.restore(origin)
+        return LearnReport(losses, before, after, stopped)
+
+    def _measure(self, sentences, key):
+        """The objective per unit as it is now, without noise and in the modules' own mode, which is that of evaluation."""
+        with torch.no_grad():
+            result = self.clean(self.model, self.clean.prepare(sentences, [(*key, 0, i) for i in range(len(sentences))]))
+        return float(result.loss / result.units)
+
+    def _steps(self, sentences, key):
+        """Take the steps; returns (the objective at each, None or why they ended early)."""
+        losses, risen, owed, stopped = [], 0, 0.0, None
+        with self._training():
+            for step in range(self.steps):
+                result = self.objective(self.model, self.objective.prepare(sentences, [(*key, step, i) for i in range(len(sentences))]))
                 loss = result.loss / result.units
                 losses.append(float(loss.detach()))
                 risen = risen + 1 if step and losses[-1] > losses[-2] else 0
-                stopped = self._why_stop(losses[-1], risen)
-                if stopped or step == self.steps:
-                    break
-                stopped = self._step(loss)
+                stopped = not_finite(losses[-1])
+                if self.patience and risen >= self.patience:
+                    stopped = f"the objective has risen {risen} times in a row (--adapt-patience)"
+                stopped = stopped or self._step(loss)
                 owed += self.ratio
                 while owed >= 1 and not stopped:
                     stopped = self._step(self.replay.loss(self.model, (*key, step, int(owed)), loss.device))
                     owed -= 1
                 if stopped:
                     break
-        if stopped:
-            self.restore(before)
-        return LearnReport(losses, stopped)
-
-    def _why_stop(self, loss, risen):
-        if not math.isfinite(loss):
-            return f"the objective is {loss}"
-        if self.patience and risen >= self.patience:
-            return f"the objective has risen {risen} times in a row (--adapt-patience)"
-        return None
+        return losses, stopped
 
     def _step(self, loss):
         """One step of the optimiser, or the reason not to take it."""

@@ -103,7 +103,11 @@ def load_checkpoint(path):
         if refused and "operand" not in refused[0]:
             raise CheckpointError(f"checkpoint {path} is refused: it holds objects that could run code. {refused[0]}") from None
         raise CheckpointError(f"checkpoint {path} is not a readable checkpoint, or was cut short while written; use another one") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except IsADirectoryError:
+        raise CheckpointError(f"checkpoint {path} is a folder; name a file in it") from None
+    except KeyError:  # of the pickle reader, at bytes that are no pickle
+        raise CheckpointError(f"checkpoint {path} is not a fairseq checkpoint; use another one") from None
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"checkpoint {path} is cut short or damaged ({reason}); use another one") from None
     if not isinstance(state, dict) or "model" not in state:
@@ -156,8 +160,17 @@ def without_encoder_fast_path(model):
 
 def is_training_command():
     """Whether this process is one of fairseq's training commands; fairseq-validate builds criterions too."""
+    return _is_command("fairseq_cli.train")
+
+
+def is_validation_command():
+    """Whether this process is fairseq-validate."""
+    return _is_command("fairseq_cli.validate")
+
+
+def _is_command(module):
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return "fairseq_cli.train" in sys.modules or getattr(main, "name", None) == "fairseq_cli.train"
+    return module in sys.modules or getattr(main, "name", None) == module
 
 
 def follow_training(task, criterion):

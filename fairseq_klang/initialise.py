@@ -6,6 +6,7 @@ from collections import namedtuple
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.data.data_utils import infer_language_pair
 
 from .compat import load_checkpoint
 from .errors import UsageError
@@ -80,11 +81,13 @@ def _source_fingerprint(state, path):
     task = (state.get("cfg") or {}).get("task") or {}
     task = task if hasattr(task, "get") else vars(task)
     folder, language = str(task.get("data") or "").split(os.pathsep)[0], task.get("source_lang")
+    if not language and os.path.isdir(folder):  # trained without -s: fairseq infers it, and so do we
+        language = infer_language_pair(folder)[0]
     file = os.path.join(folder, f"dict.{language}.txt")
     if not os.path.isfile(file):
         raise UsageError(
-            f"--init-encoder-from {path}: the checkpoint does not say which dictionary it was trained with, and {file} is not there; "
-            "name one that was trained with --task translation_autoencoding"
+            f"--init-encoder-from {path}: the checkpoint does not say which dictionary it was trained with, and the data folder it names, "
+            f"{folder or '(none)'}, has {f'no dict.{language}.txt' if language else 'no binarised text'}; name one that was trained with --task translation_autoencoding"
         )
     return dictionary_fingerprint(Dictionary.load(file))
 
@@ -126,4 +129,10 @@ def initialise_encoder_from(model, path, dictionary):
             logger.info(f"--init-encoder-from: {fate} {name}")
     counts = ", ".join(f"{len(getattr(report, fate))} {fate}" for fate in ("loaded", "new", "skipped"))
     logger.info(f"--init-encoder-from {path}: {counts}")
+    random = [name for name in report.new if name.startswith("encoder.")]
+    if random:
+        logger.warning(
+            f"--init-encoder-from {path}: {len(random)} of the encoder's {sum(name.startswith('encoder.') for name in own)} tensors are not in that "
+            f"checkpoint and start from random values, {random[0]} for one; use the same architecture and encoder flags to load all"
+        )
     return report

@@ -34,6 +34,10 @@ class SourceObjective:
         self.name, self.dictionary = name, dictionary
         self.noise, self.rate, self.temperature = noise, rate, temperature
 
+    def without_noise(self):
+        """The same objective on the sentences as they are."""
+        return SourceObjective(self.name, self.dictionary, "none", self.rate, self.temperature)
+
     def prepare(self, sentences, seeds):
         """:class:`SourceBatch` from `sentences`, a list of [n] token ids with </s>, and one seed (a sequence) for each."""
         pad, eos = self.dictionary.pad(), self.dictionary.eos()

@@ -417,25 +417,25 @@ def parser():
 
         return read
 
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
     result.add_argument("experiment", choices=EXPERIMENTS)
     result.add_argument("--data", required=True, help="what klang prepare wrote")
     result.add_argument("--out", required=True, help="folder for everything")
-    result.add_argument("--source", default="de")
-    result.add_argument("--target", default="en")
-    result.add_argument("--seeds", nargs="+", type=number(int, 0), default=[1, 2])
+    result.add_argument("--source", default="de", help="language")
+    result.add_argument("--target", default="en", help="language")
+    result.add_argument("--seeds", nargs="+", type=number(int, 0), default=[1, 2], help="one run each")
     result.add_argument("--threads", type=number(int, 1), default=1, help="of a training process")
     training = result.add_argument_group("training (base, pretrain, skeleton)")
     training.add_argument("--from", dest="start", help="base: start from this checkpoint of translation")
     training.add_argument("--epochs", type=number(int, 1), default=5, help="of translation")
     training.add_argument("--pretrain-epochs", type=number(int, 1), default=5, help="of autoencoding, before translation")
-    training.add_argument("--autoencoder", choices=["linear", "decoder"], default="decoder")
+    training.add_argument("--autoencoder", choices=["linear", "decoder"], default="decoder", help="form of the source's half")
     training.add_argument("--noise", choices=["none", "mask", "drop", "swap"], default="mask", help="on the input of autoencoding")
-    training.add_argument("--dim", type=number(int, 8), default=128)
-    training.add_argument("--layers", type=number(int, 1), default=4)
-    training.add_argument("--lr", type=number(float, 0, True), default=0.004)
-    training.add_argument("--warmup", type=number(int, 1), default=1000)
-    training.add_argument("--max-tokens", type=number(int, 1), default=4096)
+    training.add_argument("--dim", type=number(int, 8), default=128, help="of embeddings and layers")
+    training.add_argument("--layers", type=number(int, 1), default=4, help="of encoder and of decoder")
+    training.add_argument("--lr", type=number(float, 0, True), default=0.004, help="peak learning rate")
+    training.add_argument("--warmup", type=number(int, 1), default=1000, help="updates")
+    training.add_argument("--max-tokens", type=number(int, 1), default=4096, help="of a batch")
     learning = result.add_argument_group("learning at inference (stream, ratio)")
     learning.add_argument("--checkpoint", help="the model to start from (OUT/base/checkpoint_best.pt)")
     learning.add_argument("--stream", nargs="+", default=["test", "test1", "test2"], metavar="SPLIT", help="whose source is learnt from")
@@ -443,17 +443,21 @@ def parser():
     learning.add_argument("--passes", type=number(int, 1), default=2, help="over the stream")
     learning.add_argument("--batch", type=number(int, 1), default=16, help="sentences learnt from at a time")
     learning.add_argument("--steps", type=number(int, 1), default=1, help="on each batch")
-    learning.add_argument("--adapt-lr", type=number(float, 0, True), default=1e-4)
-    learning.add_argument("--objective", choices=["autoencoding", "masked_lm", "contrastive"], default="autoencoding")
-    learning.add_argument("--parameters", choices=["encoder", "all"], default="encoder")
+    learning.add_argument("--adapt-lr", type=number(float, 0, True), default=1e-4, help="of Adam")
+    learning.add_argument("--objective", choices=["autoencoding", "masked_lm", "contrastive"], default="autoencoding", help="what is learnt from the source")
+    learning.add_argument("--parameters", choices=["encoder", "all"], default="encoder", help="what learning changes")
     learning.add_argument("--replay", type=number(float, 0, True), default=1.0, help="stream: translation steps a step in 'learning, replay'")
     learning.add_argument("--ratios", nargs="+", type=number(float, 0, True), default=[0.5, 1.0, 2.0, 4.0, 8.0, math.inf], help="autoencoding steps for each translation step; inf is none of those")
     learning.add_argument("--valid", default="valid", help="held-out split that BLEU and clusters are measured on")
     learning.add_argument("--held-out", type=number(int, 3), help="its first so many sentences")
     learning.add_argument("--every", type=number(int, 1), default=50, help="stream: batches between two measurements")
-    learning.add_argument("--clusters", type=number(int, 2), default=10)
+    learning.add_argument("--clusters", type=number(int, 2), default=10, help="of K-means")
     learning.add_argument("--samples", type=number(int, 2), default=1000, help="of the bootstrap of alpha*")
     return result
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The text as it stands, and each option with its default."""
 
 
 def command(argv):

@@ -60,7 +60,7 @@ def test_everything_is_restored_to_the_bit(name, parameters, objective):
     before = fingerprint(model)
     for sentence in SENTENCES:
         with adapter.adapted([sentence]) as report:
-            assert report.stopped is None and len(report.losses) == 4
+            assert report.stopped is None and len(report.losses) == 3 and report.after < report.before
             changed = {key for key, value in settled(model.state_dict()).items() if not torch.equal(value, before["state"][key])}
             assert changed
         assert_same(before, fingerprint(model))
@@ -122,12 +122,20 @@ def test_encoder_means_the_encoders_own_weights(target):
 def test_never_goes_on_from_what_was_learnt():
     model = model_of(dropout=0.0)
     adapter = adapter_of(model)
-    first, second = adapter.learn(SENTENCES).losses, adapter.learn(SENTENCES).losses
-    assert first[0] > first[-1] == pytest.approx(second[0], abs=1e-5) and second[0] > second[-1]
+    first, second = adapter.learn(SENTENCES), adapter.learn(SENTENCES)
+    assert first.before == pytest.approx(first.losses[0], abs=1e-5)  # neither dropout nor noise
+    assert first.before > first.after == second.before > second.after
     assert not any(module.training for module in model.modules())
 
 
-@pytest.mark.parametrize("lr, patience, reason", [(1e20, 0, "the objective is (nan|inf)"), (3.0, 2, "the objective has risen 2 times in a row")])
+@pytest.mark.parametrize(
+    "lr, patience, reason",
+    [
+        (1e20, 0, "the objective is (nan|inf)"),
+        (3.0, 2, "the objective has risen 2 times in a row"),
+        (3.0, 0, "the objective rose from .* to "),
+    ],
+)
 def test_steps_that_go_wrong_are_taken_back(lr, patience, reason):
     model = model_of(dropout=0.0)
     good = adapter_of(model)
@@ -142,9 +150,27 @@ def test_steps_that_go_wrong_are_taken_back(lr, patience, reason):
     for key, state in optimizer["state"].items():
         assert all(torch.equal(value, good.optimizer.state_dict()["state"][key][name]) for name, value in state.items() if torch.is_tensor(value))
     if patience:
-        assert report.losses[-1] > report.losses[-2] > report.losses[-3]
-    else:
+        assert report.losses[-1] > report.losses[-2] > report.losses[-3] and report.after is None
+    elif lr > 3:
         assert not math.isfinite(report.losses[-1])
+    else:
+        assert report.after > report.before and len(report.losses) == 12
+
+
+def test_a_rise_is_measured_without_noise():
+    """What the noise of a step costs is no reason to take it back."""
+    model = model_of(dropout=0.0)
+    objective = SourceObjective("autoencoding", WORDS, noise="mask", rate=0.9)
+    report = Adapter(model, objective, steps=1, lr=1e-3, parameters="all").learn(SENTENCES)
+    clean = Adapter(model, objective.without_noise(), steps=1, lr=1e-3, parameters="all")
+    assert report.losses[0] != pytest.approx(report.before, abs=1e-4)
+    assert report.after == pytest.approx(clean.learn(SENTENCES).before, abs=1e-6)
+
+
+def test_an_encoder_without_weights_of_its_own_is_refused():
+    model = model_of(encoder_layers=0, share_all_embeddings=True)
+    with pytest.raises(UsageError, match="--adapt-parameters is encoder, but this encoder has no weights"):
+        adapter_of(model, parameters="encoder")
 
 
 def pairs():

@@ -1,8 +1,12 @@
 """Autoencoding and learning at inference through fairseq's commands, as a user types them."""
 import csv
 import json
+import logging
 import os
 import re
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -43,6 +47,11 @@ def generate(data, checkpoint, *more, module="fairseq_cli.generate", task=TASK, 
 def output(result):
     """The S-, T-, H-, D- and P- lines."""
     return [line for line in result.stdout.splitlines() if re.match("[STHDP]-", line)]
+
+
+def texts(lines):
+    """{sentence: its translation}."""
+    return {int(i): text for i, text in (re.match(r"H-(\d+)\t[^\t]*\t(.*)", line).groups() for line in lines if line[0] == "H")}
 
 
 def rows(result, split):
@@ -99,7 +108,9 @@ def test_mixed_training_resumes_to_the_bit_and_logs_both_halves(separate_data, t
     assert len([line for line in output(adapted) if line.startswith("H-")]) == SPLITS["valid"]
 
 
-def test_source_only_training_and_an_encoder_started_from_it(joined_data, separate_data, monolingual, tmp_path):
+def test_source_only_training_and_an_encoder_started_from_it(joined_data, separate_data, monolingual, tmp_path, caplog):
+    forgotten = train(monolingual, tmp_path / "mono", "--autoencoder", "decoder", *CE, check=False)
+    assert "for source text alone add --source-only" in refusal(forgotten)
     mono = train(
         monolingual, tmp_path / "mono", "--autoencoder", "decoder", *CE, "--source-only", "--ae-noise", "mask", "--max-epoch", "2", target=False
     )
@@ -118,6 +129,11 @@ def test_source_only_training_and_an_encoder_started_from_it(joined_data, separa
     for name in settled(dict.fromkeys(loaded)):
         assert torch.equal(found[name], given["encoder.embed_tokens.weight" if "embed_tokens" in name else name]), name
     assert not torch.equal(found["decoder.layers.0.fc1.weight"], given["decoder.layers.0.fc1.weight"])
+    words = Dictionary.load(str(joined_data / "dict.de.txt"))
+    deeper = build("transformer_dualhead", source=words, **dict(SMALL["transformer_dualhead"], encoder_embed_dim=16, encoder_ffn_embed_dim=32, encoder_layers=2))[0]
+    with caplog.at_level(logging.WARNING):
+        initialise_encoder_from(deeper, pretrained, words)
+    assert re.search(r"16 of the encoder's \d+ tensors are not in that checkpoint and start from random values, encoder.layers.1", caplog.text)
     model = build("transformer_dualhead", **SMALL["transformer_dualhead"])[0]
     with pytest.raises(UsageError, match="its source dictionary differs from this data's; binarise both with one dictionary"):
         initialise_encoder_from(model, pretrained, Dictionary.load(str(separate_data / "dict.de.txt")))
@@ -126,6 +142,10 @@ def test_source_only_training_and_an_encoder_started_from_it(joined_data, separa
     # without the hash, the dictionary in the folder that the checkpoint names; without that, a refusal
     state = load_checkpoint(pretrained)
     state["task_state"] = {}
+    torch.save(state, tmp_path / "plain.pt")
+    with pytest.raises(UsageError, match="use the same encoder flags"):
+        initialise_encoder_from(model, tmp_path / "plain.pt", Dictionary.load(str(joined_data / "dict.de.txt")))
+    state["cfg"]["task"].update(data=str(joined_data), source_lang=None)  # trained without -s
     torch.save(state, tmp_path / "plain.pt")
     with pytest.raises(UsageError, match="use the same encoder flags"):
         initialise_encoder_from(model, tmp_path / "plain.pt", Dictionary.load(str(joined_data / "dict.de.txt")))
@@ -152,6 +172,8 @@ def test_with_reset_neither_order_nor_batch_size_changes_a_translation(joined_da
     flags = ["--adapt-steps", "3", "--adapt-lr", "0.01", "--adapt-parameters", "all", "--ae-noise", "swap"]
     large, single = (sorted(output(generate(joined_data, checkpoint, *flags, *size))) for size in ([], ["--batch-size", "1"]))
     assert large == single != sorted(plain)
+    scored = [sorted(output(generate(joined_data, checkpoint, *flags, "--score-reference", *size))) for size in ([], ["--batch-size", "1"])]
+    assert scored[0] == scored[1] and len(scored[0]) == len(large)
     with open(os.path.join(os.path.dirname(joined_data), "valid.de")) as stream:
         lines = [""] + stream.read().split("\n")[:-1]
 
@@ -190,6 +212,39 @@ def test_bad_input_gets_one_line(joined_data, separate_data, trained, tmp_path):
     replay = ["--adapt-steps", "1", "--adapt-replay", "1", "--adapt-replay-data", separate_data]
     assert "its dictionary dict.de.txt differs from the model's" in refusal(generate(joined_data, trained[0], *replay, check=False))
     assert "--adapt-steps is 1; it must be 0 in training" in refusal(train(joined_data, tmp_path / "a", *CE, *replay[:2], check=False))
+    validate = [joined_data, "--user-dir", USER_DIR, "--cpu", "--path", trained[0], *TASK, "--max-tokens", "300", "--eval-bleu", *replay[:2]]
+    assert "it must be 0 in training and validation" in refusal(run("fairseq_cli.validate", *validate, check=False))
+
+
+def test_a_generator_for_bleu_in_validation_adapts_nothing(joined_data, trained, plain):
+    """fairseq builds one before the weights are loaded; what an Adapter put back from there would be the initial ones."""
+    flags = ["--eval-bleu", "--eval-bleu-detok", "space"]
+    learnt = output(generate(joined_data, trained[0], *flags, "--adapt-steps", "1", "--adapt-lr", "1e-12"))
+    assert texts(learnt) == texts(plain)
+
+
+def test_what_was_learnt_is_saved_when_the_command_is_told_to_end(joined_data, trained, tmp_path):
+    command = [sys.executable, "-m", "fairseq_cli.interactive", joined_data, "--user-dir", USER_DIR, "--cpu", "--path", trained[0], *TASK]
+    command += ["--adapt-steps", "1", "--adapt-reset", "never", "--adapt-save", tmp_path / "x.pt"]
+    process = subprocess.Popen(
+        [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    process.stdin.write("ax bu\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("D-0"):
+            break
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM and "model" in load_checkpoint(tmp_path / "x.pt")
+
+
+def test_a_model_that_cannot_be_saved_is_an_error(joined_data, trained, tmp_path):
+    (tmp_path / "x.pt.partial").mkdir()
+    flags = ["--adapt-steps", "1", "--adapt-reset", "never", "--adapt-save", tmp_path / "x.pt"]
+    result = generate(joined_data, trained[0], *flags, check=False)
+    assert result.returncode == 1 and output(result)
+    assert re.search("--adapt-save .* cannot be written", result.stdout + result.stderr)
 
 
 def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, tmp_path):
@@ -205,6 +260,8 @@ def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, t
         words.save(str(tmp_path / f"dict.{language}.txt"))
     refuse("holds no training pairs de-en", model, adapt_replay=1.0, adapt_replay_data=str(tmp_path))
     refuse("the folder .* does not exist or cannot be written", model, adapt_reset="never", adapt_save=str(tmp_path / "no" / "x.pt"), path="a.pt")
+    refuse("is a folder; name a file in it", model, adapt_reset="never", adapt_save=str(tmp_path), path="a.pt")
+    refuse("is the checkpoint of --path", model, adapt_reset="never", adapt_save=str(tmp_path / "a.pt"), path=str(tmp_path / "." / "a.pt"))
     refuse("--adapt-save writes one model", model, model, adapt_reset="never", adapt_save=str(tmp_path / "x.pt"), path="a.pt:b.pt")
     refuse("built with --autoencoder none", build("transformer_dualhead", source=words, **SMALL["transformer_dualhead"])[0])
     refuse("target side only", FairseqLanguageModel(model.decoder))

@@ -4,6 +4,9 @@ import contextlib
 import logging
 import math
 import os
+import signal
+import sys
+import threading
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Optional
@@ -19,7 +22,7 @@ from fairseq.tasks.translation import load_langpair_dataset
 from omegaconf import II
 
 from ..adaptation import PARAMETERS, RESETS, Adapter, Replay, save_adapted
-from ..compat import is_training_command
+from ..compat import is_training_command, is_validation_command
 from ..data.noise import NOISES
 from ..errors import KlangError, NotFiniteError, UsageError
 from ..initialise import dictionary_fingerprint, initialise_encoder_from
@@ -72,7 +75,8 @@ class TranslationAutoencodingConfig(TranslationDualHeadConfig):
         default="sentence", metadata={"help": "sentence: each one starts from the checkpoint; never: go on learning, batch by batch"}
     )
     adapt_patience: int = field(
-        default=3, metadata={"help": "take a sentence's steps back when the objective rises this many times in a row; 0 never does"}
+        default=3,
+        metadata={"help": "take the steps back when the objective rises this many times in a row; 0 never does. Always taken back: steps after which it is higher than before"},
     )
     adapt_replay: float = field(
         default=0.0, metadata={"help": "translation steps on --adapt-replay-data for each step on the source, 0 or more"}
@@ -99,7 +103,12 @@ class TranslationAutoencodingConfig(TranslationDualHeadConfig):
             ("--ae-noise-rate", cfg.ae_noise_rate, 0 < cfg.ae_noise_rate < 1, "above 0 and below 1"),
             ("--contrastive-temperature", cfg.contrastive_temperature, 0 < cfg.contrastive_temperature < math.inf, "above 0"),
             ("--adapt-steps", cfg.adapt_steps, cfg.adapt_steps >= 0, "0 or more"),
-            ("--adapt-steps", cfg.adapt_steps, not (adapting and is_training_command()), "0 in training: it is for translating"),
+            (
+                "--adapt-steps",
+                cfg.adapt_steps,
+                not (adapting and (is_training_command() or is_validation_command())),
+                "0 in training and validation: it is for fairseq-generate and fairseq-interactive",
+            ),
             ("--adapt-lr", cfg.adapt_lr, 0 < cfg.adapt_lr < math.inf, "above 0"),
             ("--adapt-patience", cfg.adapt_patience, cfg.adapt_patience >= 0, "0 (never) or more"),
             ("--adapt-replay", cfg.adapt_replay, 0 <= cfg.adapt_replay < math.inf, "a number of 0 or more"),
@@ -140,19 +149,24 @@ def is_source_update(update, ratio):
 
     Spread as evenly as whole updates allow, and a function of the update's number only: workers agree, and a resumed run goes on.
     """
-    ratio = Fraction(ratio).limit_denominator(1000)
+    ratio = Fraction(ratio).limit_denominator(10**6)
     share = ratio / (1 + ratio)
     return math.floor((update + 1) * share) > math.floor(update * share)
 
 
-def _row(sample, row, sentence):
-    """The batch of one that holds the sentence of `row`, its source without padding."""
+def _row(sample, row, sentence, pad):
+    """The batch of one that holds the sentence of `row` without padding; pad: the target's."""
 
     def cut(part):
         return {name: value[row : row + 1] if torch.is_tensor(value) and value.dim() else value for name, value in part.items()}
 
     alone = cut({name: value for name, value in sample.items() if name != "net_input"})
     alone["net_input"] = dict(cut(sample["net_input"]), src_tokens=sentence[None])
+    if alone.get("target") is not None:  # for --score-reference; the decoder's input is padded where the target is
+        there = alone["target"][0].ne(pad)
+        alone["target"] = alone["target"][:, there]
+        if alone["net_input"].get("prev_output_tokens") is not None:
+            alone["net_input"]["prev_output_tokens"] = alone["net_input"]["prev_output_tokens"][:, there]
     return alone
 
 
@@ -171,8 +185,8 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
     def __init__(self, cfg, src_dict, tgt_dict):
         super().__init__(cfg, src_dict, tgt_dict)
         TranslationAutoencodingConfig.check(cfg)
-        self.epoch = 1
-        self.adapters = []
+        self.epoch, self.warned = 1, False
+        self.adapt_steps, self.adapters = cfg.adapt_steps, []
         self.training_objective = self._objective(cfg.ae_objective)
         # Goes into checkpoints, so that --init-encoder-from can tell another dictionary.
         self.state.merge_state_dict({"source_dictionary": dictionary_fingerprint(src_dict)})
@@ -185,7 +199,13 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
         """
         TranslationAutoencodingConfig.check(cfg)
         if not cfg.source_only:
-            return super().setup_task(cfg, **kwargs)
+            try:
+                return super().setup_task(cfg, **kwargs)
+            except FileNotFoundError as error:
+                raise UsageError(
+                    f"there is no {error.filename}; name the folder that fairseq-preprocess wrote and its languages (-s, -t), and for "
+                    "source text alone add --source-only"
+                ) from None
         folder = utils.split_paths(cfg.data)[0]
         if cfg.source_lang is None:
             cfg.source_lang, found = data_utils.infer_language_pair(folder)
@@ -211,7 +231,12 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
 
     def build_model(self, cfg, from_checkpoint=False):
         """Build the model, check that it can learn what is asked for, and start its encoder from `--init-encoder-from`."""
-        model = super().build_model(cfg, from_checkpoint)
+        # fairseq builds a generator here for --eval-bleu, before the weights are loaded; nothing may adapt that model.
+        steps, self.adapt_steps = self.adapt_steps, 0
+        try:
+            model = super().build_model(cfg, from_checkpoint)
+        finally:
+            self.adapt_steps = steps
         if self.learns_source:
             check_source_passes(model, self.cfg.ae_objective, "--ae-objective")
         if self.cfg.init_encoder_from and not from_checkpoint:
@@ -269,6 +294,9 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
 
     def _source_loss(self, sample, model, objective, epoch):
         sentences = strip_padding(sample["net_input"]["src_tokens"], self.source_dictionary.pad())
+        if objective.name == "contrastive" and len(sentences) < 2 and not self.warned:
+            logger.warning("a batch of one sentence: contrastive has nothing to compare and learns nothing from such batches")
+            self.warned = True
         seeds = [(abs(self.cfg.seed), epoch, sentence) for sentence in sample["id"].tolist()]
         return objective(model, objective.prepare(sentences, seeds))
 
@@ -288,11 +316,8 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
         if not self.learns_source:
             return super().valid_step(sample, model, criterion)
         model.eval()
-        clean = SourceObjective(
-            self.cfg.ae_objective, self.source_dictionary, "none", self.cfg.ae_noise_rate, self.cfg.contrastive_temperature
-        )
         with torch.no_grad():
-            result = self._source_loss(sample, model, clean, 0)
+            result = self._source_loss(sample, model, self.training_objective.without_noise(), 0)
         source_log = self._source_log(sample, result)
         if self.cfg.source_only:
             return result.loss, source_log["sample_size"], source_log
@@ -319,7 +344,7 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
 
         Raises UsageError for models that cannot.
         """
-        if self.cfg.adapt_steps:
+        if self.adapt_steps:
             for model in models:
                 check_source_passes(model, self.cfg.adapt_objective, "--adapt-objective")
             replay = self._load_replay() if self.cfg.adapt_replay else None
@@ -329,13 +354,20 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
         return super().build_generator(models, args, *more, **kwargs)
 
     def _save_at_exit(self, models):
-        """fairseq's commands end without a word to the task, so Python's own end is used; it comes after an interrupt too."""
+        """fairseq's commands end without a word to the task, so Python's own end is used; it comes after an interrupt too.
+
+        Raises UsageError where the model could not be written.
+        """
         path, trained = self.cfg.adapt_save, utils.split_paths(self.cfg.path or "")
         if len(models) > 1 or len(trained) != 1:
             raise UsageError("--adapt-save writes one model; name one checkpoint with --path")
         folder = os.path.dirname(os.path.abspath(path))
         if not os.access(folder, os.W_OK):
             raise UsageError(f"--adapt-save {path}: the folder {folder} does not exist or cannot be written; name another one")
+        if os.path.isdir(path):
+            raise UsageError(f"--adapt-save {path} is a folder; name a file in it")
+        if os.path.realpath(path) == os.path.realpath(trained[0]):
+            raise UsageError(f"--adapt-save {path} is the checkpoint of --path, whose optimiser would be lost; name another file")
 
         def save():
             try:
@@ -343,8 +375,13 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
                 logger.info(f"--adapt-save: the adapted model is in {path}")
             except KlangError as error:
                 logger.error(str(error))
+                sys.stdout.flush()
+                logging.shutdown()
+                os._exit(1)  # what an exit handler raises does not change the exit status
 
         atexit.register(save)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # its default ends without exit handlers
 
     def _adapter(self, model, replay):
         cfg = self.cfg
@@ -403,7 +440,7 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
             return translate(sample, slice(None))
         translations = []
         for row, sentence in enumerate(sentences):
-            alone = _row(sample, row, sentence)
+            alone = _row(sample, row, sentence, self.target_dictionary.pad())
             with contextlib.ExitStack() as stack:
                 if self._has_words(sentence):
                     for adapter in self.adapters:
