@@ -8,7 +8,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import infer_language_pair
 
-from .compat import load_checkpoint
+from .compat import load_checkpoint, strip_legacy_keys
 from .errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ def copy_matching(model, source):
 
     The SB head of a dual-head model starts from the checkpoint's output layer where the checkpoint has one head.
     """
-    own = model.state_dict()
-    source = dict(source)
+    own = strip_legacy_keys(model.state_dict())
+    source = strip_legacy_keys(source)
     for output in ("decoder.output_projection", "decoder.fc_out"):
         for kind in ("weight", "bias"):
             second = f"decoder.sb_projection.{kind}"
@@ -100,7 +100,7 @@ def initialise_encoder_from(model, path, dictionary):
     the checkpoint has no encoder.
     """
     state = load_checkpoint(path)
-    own, source = model.state_dict(), state["model"]
+    own, source = strip_legacy_keys(model.state_dict()), state["model"]
     given = {name: tensor for name, tensor in source.items() if name.startswith("encoder.")}
     if not given:
         raise UsageError(f"--init-encoder-from {path}: that checkpoint has no encoder")
