@@ -94,6 +94,7 @@ class Adapter:
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in self.chosen):
             raise UsageError("--adapt-steps cannot be combined with --fp16 or --bf16, in which small steps are lost; leave that flag out")
         without_encoder_fast_path(model)
+        self.owed = 0.0  # steps on replay data that are due
         self.optimizer = torch.optim.Adam(self.chosen, lr=lr, betas=(0.9, 0.98))
         self.origin = self.state()
 
@@ -137,7 +138,7 @@ class Adapter:
 
     def _steps(self, sentences, key):
         """Take the steps; returns (the objective at each, None or why they ended early)."""
-        losses, risen, owed, stopped = [], 0, 0.0, None
+        losses, risen, stopped = [], 0, None
         with self._training():
             for step in range(self.steps):
                 result = self.objective(self.model, self.objective.prepare(sentences, [(*key, step, i) for i in range(len(sentences))]))
@@ -148,10 +149,10 @@ class Adapter:
                 if self.patience and risen >= self.patience:
                     stopped = f"the objective has risen {risen} times in a row (--adapt-patience)"
                 stopped = stopped or self._step(loss)
-                owed += self.ratio
-                while owed >= 1 and not stopped:
-                    stopped = self._step(self.replay.loss(self.model, (*key, step, int(owed)), loss.device))
-                    owed -= 1
+                self.owed += self.ratio
+                while self.owed >= 1 and not stopped:
+                    stopped = self._step(self.replay.loss(self.model, (*key, step, int(self.owed)), loss.device))
+                    self.owed -= 1
                 if stopped:
                     break
         return losses, stopped
@@ -199,12 +200,12 @@ class Adapter:
                 parameter.requires_grad_(flag)
 
     def state(self):
-        """A copy of what learning changes: the chosen weights and the optimiser's state."""
-        return [p.detach().clone() for p in self.chosen], copy.deepcopy(self.optimizer.state_dict())
+        """A copy of what learning changes: the chosen weights, the optimiser's state, and the replay steps that are due."""
+        return [p.detach().clone() for p in self.chosen], copy.deepcopy(self.optimizer.state_dict()), self.owed
 
     def restore(self, state):
         """Put back what :meth:`state` returned."""
-        weights, optimizer = state
+        weights, optimizer, self.owed = state
         with torch.no_grad():
             for parameter, value in zip(self.chosen, weights):
                 parameter.copy_(value)

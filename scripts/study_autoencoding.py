@@ -285,10 +285,12 @@ def _stream_run(options, name, ratio, seed):
             adapter.restore(saved["adapter"])
         else:
             rows, place = [measure(0)], 0
+        taken_back = 0
         progress = tqdm(total=len(batches), initial=place, desc=f"{name}, seed {seed}", unit="batch")
         while place < len(batches):
-            adapter.learn(batches[place])
+            taken_back += adapter.learn(batches[place]).stopped is not None
             place += 1
+            progress.set_postfix(taken_back=taken_back)
             progress.update()
             if place % options.every == 0 or place == len(batches):
                 rows.append(measure(sum(map(len, batches[:place]))))
@@ -326,8 +328,10 @@ def ratio(options):
     def learn(alpha, seed):
         def run(system):
             adapter = system.adapter(0 if math.isinf(alpha) else 1 / alpha, seed, options.parameters)
-            for batch in tqdm(stream_of(options, system, seed), desc=f"ratio {alpha:g}, seed {seed}", unit="batch"):
-                adapter.learn(batch)
+            progress, taken_back = tqdm(stream_of(options, system, seed), desc=f"ratio {alpha:g}, seed {seed}", unit="batch"), 0
+            for batch in progress:
+                taken_back += adapter.learn(batch).stopped is not None
+                progress.set_postfix(taken_back=taken_back)
 
         return run
 

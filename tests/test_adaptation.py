@@ -196,6 +196,22 @@ def test_replay_steps_come_at_their_ratio_and_change_the_decoder(ratio, expected
     assert_same(before, fingerprint(model))
 
 
+def test_replay_steps_that_are_due_are_kept_for_the_next_batch():
+    model, taken = model_of(), []
+
+    class Counted(Replay):
+        def loss(self, model, seed, device):
+            taken.append(seed)
+            return super().loss(model, seed, device)
+
+    adapter = adapter_of(model, steps=1, lr=1e-4, patience=0, replay=Counted(pairs(), WORDS.pad()), ratio=0.5)
+    after = []
+    for _ in range(5):
+        assert adapter.learn(SENTENCES).stopped is None
+        after.append(len(taken))
+    assert after == [0, 1, 1, 2, 2]
+
+
 def test_replay_is_the_cross_entropy_of_translation():
     model, replay = model_of(), Replay(pairs(), WORDS.pad())
     chosen = np.random.default_rng([1, 2]).integers(6, size=16)
