@@ -223,12 +223,14 @@ def quantize_model(model, config):
         model: any fairseq model with a decoder, built but not wrapped.
         config: :class:`QatConfig`.
     Raises:
-        UsageError: an option out of range, or an output layer that computes past its modules.
+        UsageError: an option out of range, a model that is quantised already, or an output layer that computes past its modules.
     """
     config.check()
+    decoder = model.decoder
+    if quantizer_of(decoder) is not None:
+        raise UsageError(f"this model is quantised with {quantizer_of(decoder).bits} bits already; build it anew to quantise it otherwise")
     if config.qat_bits is None:
         return model
-    decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise UsageError("--qat-bits cannot be combined with --adaptive-softmax-cutoff, which scores past its layers; leave one of them out")
     if type(decoder) is LSTMDecoder and decoder.share_input_output_embed:
