@@ -40,7 +40,8 @@ class QatConfig(FairseqDataclass):
     @classmethod
     def from_args(cls, args):
         """The options in a model's arguments, defaults for what is missing (an older checkpoint); raises UsageError."""
-        config = cls(**{f.name: getattr(args, f.name, f.default) for f in fields(cls) if not f.name.startswith("_")})
+        given = {f.name: getattr(args, f.name, None) for f in fields(cls) if not f.name.startswith("_")}
+        config = cls(**{name: value for name, value in given.items() if value is not None})  # older hydra's None is a missing option too
         config.check()
         return config
 
