@@ -96,14 +96,14 @@ def average_command(args):
 
 def export_command(args):
     """Run `klang export`."""
-    from .quantization.export import export
+    from .quantization.export import export, summary
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     check, dropped = export(
         args.checkpoint, args.data, args.out, kind=args.type, subset=args.check_subset, count=args.check_sentences, text=args.check
     )
     if dropped:
-        print(f"left out, since translation does not use them: {', '.join(dropped)}")
+        print(f"left out, since translation does not use them: {summary(dropped)}")
     print(check)
     print(f"ready for klang translate: {args.out}")
 
@@ -112,7 +112,8 @@ def translate_command(args):
     """Run `klang translate`."""
     from .quantization.translate import translate_file
 
-    translate_file(args.model, args.input, args.output, beam=args.beam, batch_tokens=args.batch_tokens, threads=args.threads)
+    sizes = dict(beam=args.beam, batch_tokens=args.batch_tokens, threads=args.threads, buffer_size=args.buffer_size)
+    translate_file(args.model, args.input, args.output, **sizes)
 
 
 def report_command(args):
@@ -138,7 +139,7 @@ def _command(commands, name, function, text, example):
     parser = commands.add_parser(
         name, help=text, description=text[0].upper() + text[1:] + ".", epilog=example, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.set_defaults(function=function)
+    parser.set_defaults(function=function, resumes=function in (prepare_command, iwslt14_command))
     return parser
 
 
@@ -272,10 +273,19 @@ def _translate_parser(commands):
     )
     parser.add_argument("model", metavar="MODEL", help="folder that klang export wrote")
     parser.add_argument("--input", metavar="FILE", help="text to translate, plain or .gz (default: standard input)")
-    parser.add_argument("--output", metavar="FILE", help="file for the translations (default: standard output)")
+    parser.add_argument(
+        "--output", metavar="FILE", help="file for the translations, which appears when it is complete (default: standard output)"
+    )
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size (default: 5)")
     parser.add_argument("--batch-tokens", type=int, default=1024, metavar="N", help="source tokens of a batch (default: 1024)")
     parser.add_argument("--threads", type=int, metavar="N", help="translations at a time, one core each (default: all cores)")
+    parser.add_argument(
+        "--buffer-size",
+        type=int,
+        metavar="N",
+        help="lines that are read before they are sorted by length and translated; 1 answers each line of a pipe at once "
+        "(default: 2000, and 1 where you type)",
+    )
 
 
 def parser():
@@ -316,10 +326,12 @@ def parser():
 
 def main(argv=None):
     """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input), 130 (interrupted)."""
+    if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output
+        sys.stderr = open(os.devnull, "w")
     for name in ("sacrebleu", "matplotlib"):  # fairseq turns on every logger's debug messages
         logging.getLogger(name).setLevel(logging.WARNING)
     args = parser().parse_args(argv)
-    return exit_status("klang", lambda: args.function(args))
+    return exit_status("klang", lambda: args.function(args), resumes=args.resumes)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,13 @@ def check_module(module, distribution):
     return Finding("ok", f"{distribution} {_version(distribution) or ''}".rstrip())
 
 
+def check_optional(module, distribution, extra, use):
+    """A module that only the extra named `extra` installs, and what it is for; nothing is wrong without it."""
+    if not _version(distribution):
+        return Finding("ok", f"{distribution} is not installed (optional: {use}; pip install 'fairseq-klang[{extra}]')")
+    return check_module(module, distribution)
+
+
 def check_device():
     """What there is to compute on."""
     try:
@@ -123,6 +130,8 @@ def examine():
         ("matplotlib", "matplotlib"),
     ):
         yield check_module(module, distribution)
+    yield check_optional("ctranslate2", "ctranslate2", "export", "klang export and klang translate")
+    yield check_optional("sklearn", "scikit-learn", "analysis", "scripts/study_autoencoding.py")
     yield check_commands()
     yield check_user_dir()
     yield check_scoring()

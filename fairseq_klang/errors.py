@@ -23,23 +23,36 @@ class NotFiniteError(KlangError, FloatingPointError):
     """A loss that is nan or inf."""
 
 
-def exit_status(program, action):
+def _drop_output():
+    """Send what standard output still holds nowhere, so that Python does not try again to write it when it ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def exit_status(program, action, resumes=True):
     """Run `action()` as the whole of a command; returns its exit status.
 
-    That is what the action returns (None is 0), 2 for bad input or a file that cannot be used, 130 for an interrupt, and
-    1 where the reader of the output has gone. Errors are one line on standard error.
+    The status is what the action returns (None is 0), 2 for bad input or a file that cannot be used, 130 for an interrupt,
+    and 1 where the reader of the output has gone. Errors are one line on standard error.
+    resumes: whether the same command, run again after an interrupt, goes on from what is complete.
     """
     try:
         return action() or 0
     except KlangError as error:
         message = str(error)
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        try:
+            print(end="", flush=True)
+        except OSError:  # it was standard output that failed, on a full disk for example
+            _drop_output()
+            message = f"standard output: {message}"
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; what is complete is kept, run the command again to go on", file=sys.stderr)
+        what = "; what is complete is kept, run the command again to go on" if resumes else " before it was complete; run the command again from the start"
+        print(f"{program}: interrupted{what}", file=sys.stderr)
         return 130
     print(f"{program}: error: " + " ".join(message.split()), file=sys.stderr)
     return 2

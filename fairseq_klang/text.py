@@ -11,16 +11,17 @@ class TextError(KlangError):
     """A text file that cannot be read."""
 
 
-def read_lines(path):
+def read_lines(path, stream=None):
     """Yield each line of a UTF-8 file (.gz or not), every run of white space made one space.
 
     Only "\\n" ends a line: other separators that Python or fairseq would split at (U+2028, "\\r", ...) become spaces,
     so that every later tool sees the same number of lines. Raises TextError naming the file and line.
+    stream: read this open binary stream, which errors call `path`.
     """
     number = 0
     try:
         with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(open(path, "rb"))
+            stream = stream or stack.enter_context(open(path, "rb"))
             if str(path).endswith(".gz"):
                 stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
             for number, line in enumerate(stream, 1):

@@ -21,7 +21,14 @@ import torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
+
+from fairseq_klang.errors import KlangError, exit_status  # noqa: E402
+
 USER_DIR = os.path.join(ROOT, "fairseq_klang")
+
+
+class BenchmarkError(KlangError):
+    """Options or data that cannot be measured."""
 
 
 def training(data, arch, *more):
@@ -42,9 +49,16 @@ def time_steps(data, arch, rounds, max_tokens):
     plain, criterion, task = training(data, arch)
     quantized, _, _ = training(data, arch, "--qat-bits", "8")
     task.load_dataset("train")
-    batches = task.get_batch_iterator(
-        task.dataset("train"), max_tokens=max_tokens, max_positions=plain.max_positions(), seed=1, required_batch_size_multiple=1
-    ).next_epoch_itr(shuffle=True)
+    try:
+        batches = task.get_batch_iterator(
+            task.dataset("train"), max_tokens=max_tokens, max_positions=plain.max_positions(), seed=1, required_batch_size_multiple=1
+        ).next_epoch_itr(shuffle=True)
+    except AssertionError as error:
+        raise BenchmarkError(f"--max-tokens is {max_tokens}; it must hold the longest sentence ({error})") from None
+    if len(batches) <= rounds:
+        raise BenchmarkError(
+            f"--rounds is {rounds}, and {data} has {len(batches)} batches of --max-tokens {max_tokens}, one of which warms up; lower one of them"
+        )
     models = {"float": plain, "qat": quantized}
     optimizers = {name: torch.optim.Adam(model.parameters(), lr=1e-4) for name, model in models.items()}
     seconds = {name: [] for name in models}
@@ -69,7 +83,7 @@ def run_generate(data, checkpoint, subset, batching, output):
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=dict(os.environ, PYTHONPATH=ROOT))
     speed = re.search(r"Translated .* \(([\d.]+) sentences/s", result.stdout + result.stderr)
     if result.returncode or not speed:
-        sys.exit(f"benchmark_precision: error: fairseq-generate failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise BenchmarkError(f"fairseq-generate failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
     with open(output, "w", encoding="utf-8") as stream:
         stream.write(result.stdout)
     return float(speed.group(1))
@@ -124,29 +138,33 @@ def serve(options):
     return result
 
 
-def main():
-    """Parse the command line, measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]), formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = parser.add_subparsers(dest="part", required=True, metavar="{step,serve}")
-    step = parts.add_parser("step", help="a QAT training step against a float one")
-    step.add_argument("--arch", default="transformer_dualhead_b0")
-    step.add_argument("--max-tokens", type=int, default=4096)
-    serving = parts.add_parser("serve", help="the int8 model against fairseq-generate")
-    for part, rounds in ((step, 7), (serving, 3)):
-        part.add_argument("data", help="folder that fairseq-train reads")
-        part.add_argument("--rounds", type=int, default=rounds)
-        part.add_argument("--out", help="JSON file to write")
-    serving.add_argument("checkpoint")
-    serving.add_argument("--subset", default="test")
-    serving.add_argument("--ref", help="raw reference of the split, for BLEU")
-    serving.add_argument("--threads", type=int, help="translations at a time (default: all cores)")
-    serving.add_argument("--fairseq-batching", nargs="+", default=["--max-tokens 12000", "--max-tokens 4000", "--batch-size 32", "--batch-size 128"])
-    serving.add_argument("--batch-tokens", nargs="+", type=int, default=[512, 1024, 2048, 4096])
-    options = parser.parse_args()
+def check(options):
+    """Raise BenchmarkError for an option that would end the measurement, or lose it, later on."""
+    counts = ["rounds", "max_tokens"] if options.part == "step" else ["rounds", "threads", "batch_tokens"]
+    for name in counts:
+        value = getattr(options, name)
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and number < 1:
+                raise BenchmarkError(f"--{name.replace('_', '-')} is {number}; it must be 1 or more")
+    if not os.path.isdir(options.data):
+        raise BenchmarkError(f"there is no folder {options.data}; name the one that fairseq-train reads")
+    for path in [options.checkpoint, options.ref] if options.part == "serve" else []:
+        if path is not None and not os.path.isfile(path):
+            raise BenchmarkError(f"there is no file {path}")
+    if options.out and not os.path.isdir(os.path.dirname(options.out) or "."):
+        raise BenchmarkError(f"--out {options.out}: there is no folder {os.path.dirname(options.out)}; make it first")
+
+
+def measure(options):
+    """Measure, print, and write --out."""
+    check(options)
     if options.part == "step":
         from fairseq import utils
+        from fairseq.models import ARCH_MODEL_REGISTRY
 
         utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
+        if options.arch not in ARCH_MODEL_REGISTRY or "dualhead" not in options.arch:
+            raise BenchmarkError(f"--arch is {options.arch}; it must be a dual-head architecture, which has --qat-bits")
         seconds, ratio = time_steps(options.data, options.arch, options.rounds, options.max_tokens)
         result = {"arch": options.arch, "seconds": seconds, "step ratio": ratio}
     else:
@@ -160,5 +178,40 @@ def main():
         os.replace(options.out + ".part", options.out)
 
 
+def arguments():
+    """The argument parser."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]), formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True, metavar="{step,serve}")
+    step = parts.add_parser("step", help="a QAT training step against a float one")
+    step.add_argument("--arch", default="transformer_dualhead_b0", help="dual-head architecture (default: transformer_dualhead_b0)")
+    step.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="tokens of a batch (default: 4096)")
+    serving = parts.add_parser("serve", help="the int8 model against fairseq-generate")
+    for part, rounds in ((step, 7), (serving, 3)):
+        part.add_argument("data", help="folder that fairseq-train reads")
+        part.add_argument("--rounds", type=int, default=rounds, metavar="N", help=f"measurements of each, by turns (default: {rounds})")
+        part.add_argument("--out", help="JSON file to write")
+    serving.add_argument("checkpoint", help="trained transformer, with or without --qat-bits 8")
+    serving.add_argument("--subset", default="test", metavar="SPLIT", help="split to translate (default: test)")
+    serving.add_argument("--ref", help="raw reference of the split, for BLEU")
+    serving.add_argument("--threads", type=int, metavar="N", help="translations at a time (default: all cores)")
+    serving.add_argument(
+        "--fairseq-batching",
+        nargs="+",
+        metavar="FLAGS",
+        default=["--max-tokens 12000", "--max-tokens 4000", "--batch-size 32", "--batch-size 128"],
+        help="batchings of fairseq-generate, each in quotes; the fastest counts (default: two of --max-tokens, two of --batch-size)",
+    )
+    serving.add_argument(
+        "--batch-tokens", nargs="+", type=int, metavar="N", default=[512, 1024, 2048, 4096], help="batchings of CTranslate2 (default: 512 1024 2048 4096)"
+    )
+    return parser
+
+
+def main():
+    """Parse the command line and measure; returns the exit status."""
+    options = arguments().parse_args()
+    return exit_status("benchmark_precision", lambda: measure(options), resumes=False)
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -434,7 +434,7 @@ def main(argv=None):
     """Print the tables; returns the exit status: 0, or 2 for bad input."""
     logging.getLogger("sacrebleu").setLevel(logging.WARNING)
     args = parser().parse_args(argv)
-    return exit_status("compare", lambda: command(args))
+    return exit_status("compare", lambda: command(args), resumes=False)
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def main():
     parser.add_argument("--out", default="benchmark.png", metavar="PNG")
     options = parser.parse_args()
     logging.disable(logging.INFO)  # fairseq's import turns on matplotlib's debugging notes
-    return exit_status("plot_benchmark.py", lambda: run(options))
+    return exit_status("plot_benchmark.py", lambda: run(options), resumes=False)
 
 
 if __name__ == "__main__":

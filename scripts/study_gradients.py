@@ -58,7 +58,7 @@ def main():
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--first", type=int, default=50, metavar="N", help="update of the first column (50)")
     options = parser.parse_args()
-    return exit_status("study_gradients.py", lambda: run(options))
+    return exit_status("study_gradients.py", lambda: run(options), resumes=False)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def test_average(capsys, tmp_path):
 
 
 def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     def full(*arguments):
@@ -123,7 +123,12 @@ def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "prepare", interrupted)
     command = ["prepare", "multi30k", "--from", tmp_path, "--out", "o"]
     status, _, err = klang(capsys, *command)
-    assert status == 130 and err.startswith("klang: interrupted") and err.count("\n") == 1
+    assert status == 130 and err == "klang: interrupted; what is complete is kept, run the command again to go on\n"
+    from fairseq_klang.quantization import translate
+
+    monkeypatch.setattr(translate, "translate_file", interrupted)
+    status, _, err = klang(capsys, "translate", "m")  # it keeps nothing
+    assert status == 130 and err == "klang: interrupted before it was complete; run the command again from the start\n"
     monkeypatch.setattr(cli, "prepare", full)
     status, _, err = klang(capsys, *command)
     assert (status, err) == (2, "klang: error: out/tok: No space left on device\n")
@@ -145,8 +150,14 @@ def test_report_calls_curves(capsys, monkeypatch):
 def test_doctor_finds_this_installation_sound(capsys):
     status, out, _ = klang(capsys, "doctor")
     assert status == 0 and "broken" not in out
-    for words in ("Python 3", f"torch {torch.__version__}", "fairseq", "sacrebleu", "device:", f"--user-dir {USER_DIR}", "BLEU self-test"):
+    for words in ("Python 3", f"torch {torch.__version__.split('+')[0]}", "fairseq", "sacrebleu", "ctranslate2 ", "device:", f"--user-dir {USER_DIR}", "BLEU self-test"):
         assert words in out
+
+
+def test_doctor_tells_of_what_is_optional(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    finding = doctor.check_optional("ctranslate2", "ctranslate2", "export", "klang export")
+    assert finding.state == "ok" and "optional" in finding.text and "pip install 'fairseq-klang[export]'" in finding.text
 
 
 def test_doctor_warns_of_several_fairseqs():

@@ -16,7 +16,7 @@ def script(name):
     return module
 
 
-study = script("study_precision")
+study, benchmark = script("study_precision"), script("benchmark_precision")
 
 
 def row(setting, delta, low, high, bleu=30.0):
@@ -73,3 +73,35 @@ def test_help_and_bad_input(name):
     assert result.returncode == 0 and f"python scripts/{name}.py" in result.stdout
     result = call("--data", "nowhere", "--out", "x")
     assert result.returncode == 2 and "Traceback" not in result.stderr
+
+
+def test_the_benchmark_refuses_before_it_measures(tmp_path, capsys, monkeypatch):
+    (tmp_path / "model.pt").write_text("")
+    for arguments, message in (
+        (["step", tmp_path, "--rounds", 0], "--rounds is 0; it must be 1 or more"),
+        (["step", tmp_path, "--max-tokens", -1], "--max-tokens is -1; it must be 1 or more"),
+        (["step", tmp_path / "none"], f"there is no folder {tmp_path}/none; name the one that fairseq-train reads"),
+        (["step", tmp_path, "--arch", "transformer"], "--arch is transformer; it must be a dual-head architecture, which has --qat-bits"),
+        (["step", tmp_path, "--out", tmp_path / "none" / "x"], f"--out {tmp_path}/none/x: there is no folder {tmp_path}/none; make it first"),
+        (["serve", tmp_path, tmp_path / "model.pt", "--rounds", 0], "--rounds is 0; it must be 1 or more"),
+        (["serve", tmp_path, tmp_path / "model.pt", "--threads", 0], "--threads is 0; it must be 1 or more"),
+        (["serve", tmp_path, tmp_path / "model.pt", "--batch-tokens", 512, 0], "--batch-tokens is 0; it must be 1 or more"),
+        (["serve", tmp_path, tmp_path / "none.pt"], f"there is no file {tmp_path}/none.pt"),
+        (["serve", tmp_path, tmp_path / "model.pt", "--ref", tmp_path / "none"], f"there is no file {tmp_path}/none"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["benchmark_precision.py", *map(str, arguments)])
+        assert (benchmark.main(), capsys.readouterr().err) == (2, f"benchmark_precision: error: {message}\n")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of hydra
+def test_the_benchmark_says_when_there_are_too_few_batches(joined_data, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmark_precision.py"])
+    with pytest.raises(benchmark.BenchmarkError, match="--rounds is 3, and .* has 1 batches of --max-tokens 100000"):
+        benchmark.time_steps(str(joined_data), "transformer_dualhead_b0", 3, 100000)
+    with pytest.raises(benchmark.BenchmarkError, match="--max-tokens is 2; it must hold the longest sentence"):
+        benchmark.time_steps(str(joined_data), "transformer_dualhead_b0", 1, 2)
+
+
+def test_every_flag_of_the_benchmark_has_a_help_text():
+    parts = next(action for action in benchmark.arguments()._actions if action.choices)
+    assert [(name, action.dest) for name, part in parts.choices.items() for action in part._actions if not action.help] == []

@@ -40,7 +40,7 @@ def add_autoencoder(model, args, new_decoder):
     Every other tensor keeps its initial value, and torch's random state stays as it was.
     Raises UsageError where the model's sizes do not allow the form.
     """
-    form = getattr(args, "autoencoder", "none")
+    form = getattr(args, "autoencoder", None) or "none"  # older hydra gives None for a missing option
     AutoencoderConfig.check(form)
     if form == "none":
         return

@@ -1,5 +1,6 @@
 """`klang export`: a trained checkpoint as a CTranslate2 model, checked against fairseq before it takes its name (docs/precision.md)."""
 import argparse
+import collections
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ from tqdm import tqdm
 
 from ..compat import load_checkpoint, strip_legacy_keys
 from ..errors import KlangError
+from ..initialise import dictionary_fingerprint
 from ..text import read_lines
 from .translate import MAX_LENGTH, RECORD, Translator, import_ctranslate2, preprocessing
 
@@ -33,6 +35,11 @@ class Check:
     float_logprob: float  # largest difference of a token's log-probability in float32
     int8_identical: float = None  # share translated alike in int8
     int8_logprob: float = None  # mean log-probability in int8, less that of the model as trained
+    example: tuple = ()  # one sentence, its translation by fairseq, and that of the exported model
+
+    def record(self):
+        """The figures, as a dict, without the example: no text of the data goes into the served folder."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "example"}
 
     def __str__(self):
         text = (
@@ -42,7 +49,8 @@ class Check:
         )
         if self.int8_identical is not None:
             text += f"\nint8: {self.int8_identical:.1%} identical to the model as trained, mean log-probability of a token {self.int8_logprob:+.4f}"
-        return text
+        # The check compares two models that read the same dictionaries: whether these are the right ones only a reader sees.
+        return text + "".join(f"\n{name}: {line}" for name, line in zip(("for example", "by fairseq ", "exported   "), self.example))
 
 
 # -- reading the checkpoint ----------------------------------------------------------------------------------------
@@ -52,14 +60,37 @@ def load_model(path, data, **overrides):
     """(model, task) of a checkpoint in evaluation mode, its dictionaries from the folder `data`; raises ExportError."""
     from fairseq import checkpoint_utils
 
+    if not os.path.isdir(data):
+        raise ExportError(f"--data {data} {'is no folder' if os.path.exists(data) else 'does not exist'}; name the folder that fairseq-train read")
     load_checkpoint(path)  # the one-line errors
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path), dict(overrides, data=str(data)))
     state["model"] = strip_legacy_keys(state["model"])
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
-    except (RuntimeError, KeyError, AssertionError, FileNotFoundError) as error:
+    except KlangError:
+        raise
+    except (RuntimeError, ValueError, KeyError, AssertionError, FileNotFoundError) as error:
         raise ExportError(f"{path} cannot be loaded with the dictionaries in {data}: {' '.join(str(error).split())[:300]}") from None
+    trained_with = (state.get("task_state") or {}).get("source_dictionary")  # translation_autoencoding keeps it
+    if trained_with and trained_with != dictionary_fingerprint(task.source_dictionary):
+        raise ExportError(f"{path} was trained with another source dictionary than that in {data}; name the folder that fairseq-train read")
     return models[0].float().eval(), task
+
+
+def unsupported(model):
+    """The options of a fairseq transformer that CTranslate2 has nothing for, or would leave out without a word; it names others itself."""
+    cfg = model.cfg
+    given = {
+        "--merge-src-tgt-embed": getattr(cfg, "merge_src_tgt_embed", False),
+        "--no-decoder-final-norm": cfg.no_decoder_final_norm and cfg.decoder.normalize_before,
+        "--decoder-output-dim": model.decoder.project_out_dim is not None,
+        "--no-cross-attention": cfg.no_cross_attention,
+        "--cross-self-attention": cfg.cross_self_attention,
+        "--quant-noise-pq": cfg.quant_noise.pq > 0,  # in evaluation too the embeddings go through a matrix of its own
+        "--quant-noise-scalar": cfg.quant_noise.scalar > 0,  # in evaluation everything is rounded by a scheme of its own
+        "--adaptive-softmax-cutoff": cfg.adaptive_softmax_cutoff is not None,
+    }
+    return [option for option, value in given.items() if value]
 
 
 def plain_arguments(model, task):
@@ -92,8 +123,9 @@ def plain_transformer(model, task):
     head = getattr(model.decoder, "decode_head", "ce")
     if head != "ce":
         raise ExportError(f"this checkpoint generates with --decode-head {head}, and CTranslate2 serves the ce head alone: {elsewhere}, or train with --decode-head ce")
-    if getattr(model.cfg, "merge_src_tgt_embed", False):
-        raise ExportError(f"CTranslate2 has no merged dictionary (--merge-src-tgt-embed): {elsewhere}, or train with a joined dictionary")
+    options = unsupported(model)
+    if options:
+        raise ExportError(f"CTranslate2 has no {' and no '.join(options)}, which this checkpoint was trained with: {elsewhere}, or train without")
     args = plain_arguments(model, task)
     wanted = TransformerModel.build_model(argparse.Namespace(**vars(args)), task).state_dict()
     wanted, found = strip_legacy_keys(wanted), strip_legacy_keys(model.state_dict())
@@ -122,6 +154,13 @@ def convert(args, weights, data, out, kind):
             converter.convert(out, quantization=None if kind == "float32" else kind)
         except (ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError) as error:
             raise ExportError(f"CTranslate2 cannot convert this model: {' '.join(str(error).split())}; translate with fairseq-generate") from None
+
+
+def summary(names):
+    """Names of weights by where they belong, with counts: "decoder.sb_projection (1), source_decoder (34)"."""
+    places = (name.split(".") for name in names)
+    counts = collections.Counter(".".join(parts[: 2 if parts[0] in ("encoder", "decoder") else 1]) for parts in places)
+    return ", ".join(f"{place} ({count})" for place, count in sorted(counts.items()))
 
 
 def sentences_of(task, subset, count):
@@ -160,7 +199,7 @@ def greedy(model, task, sentences, batch=25, name="fairseq"):
 
 
 def _compare(translator, sentences, expected):
-    """(share identical, ties, largest and mean difference of a token's log-probability) of a CTranslate2 model."""
+    """(share identical, ties, largest and mean difference of a token's log-probability, first output) of a CTranslate2 model."""
     outputs = translator.translate_tokens(sentences, beam=1)
     scores = translator.score_tokens(sentences, [tokens for tokens, _ in expected])
     differences = [a - b for row, (_, expected_row) in zip(scores, expected) for a, b in zip(row, expected_row)]
@@ -173,14 +212,15 @@ def _compare(translator, sentences, expected):
         place = next(i for i in range(len(tokens) + 1) if output[: i + 1] != tokens[: i + 1])
         other = translator.score_tokens([sentence], [output])[0]
         ties += abs(other[place] - score[place]) < SAME
-    return identical / len(sentences), ties, max(map(abs, differences)), sum(differences) / len(differences)
+    return identical / len(sentences), ties, max(map(abs, differences)), sum(differences) / len(differences), outputs[0]
 
 
 def _checked_float(folder, model, task, sentences):
     """A :class:`Check` of the float32 model in `folder`; raises ExportError unless it translates as `model` does."""
     expected = greedy(model, task, sentences)
-    identical, ties, largest, _ = _compare(Translator(folder, compute_type="float32"), sentences, expected)
+    identical, ties, largest, _, output = _compare(Translator(folder, compute_type="float32"), sentences, expected)
     check = Check(len(sentences), sum(len(scores) for _, scores in expected), identical, ties, largest)
+    check.example = sentences[0], expected[0][0], output
     if largest > SAME or round(identical * len(sentences)) + ties < len(sentences):
         raise ExportError(
             f"the exported model does not translate as fairseq does, so nothing was written. {check}. Please report it with the model's flags; "
@@ -222,11 +262,17 @@ def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, tex
         "type": kind,
         "source_lang": args.source_lang,
         "target_lang": args.target_lang,
-        "max_source_tokens": model_positions(plain),
+        # </s> takes a position too
+        "max_source_tokens": int(plain.max_positions()[0]) - 1,
+        "max_target_tokens": int(plain.max_positions()[1]) - 1,
         "prepare": options,
     }
-    os.makedirs(os.path.dirname(out), exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".klang-export-", dir=os.path.dirname(out)) as work:
+    try:
+        os.makedirs(os.path.dirname(out), exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(prefix=".klang-export-", dir=os.path.dirname(out))
+    except OSError as error:
+        raise ExportError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from None
+    with temporary as work:
         folder = os.path.join(work, "float32")
         convert(args, weights, data, folder, "float32")
         _finish(folder, record, files)
@@ -240,15 +286,13 @@ def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, tex
             convert(args, weights, data, folder, "int8")
             expected = greedy(trained, task, sentences, name="the model as trained")
             translator = Translator(folder, record=record)
-            check.int8_identical, _, _, check.int8_logprob = _compare(translator, sentences, expected)
-        _finish(folder, dict(record, check=dataclasses.asdict(check)), files)
+            check.int8_identical, _, _, check.int8_logprob, output = _compare(translator, sentences, expected)
+            check.example = sentences[0], expected[0][0], output
+        _finish(folder, dict(record, check=check.record()), files)
+        reader = Translator(folder)
+        check.example = tuple(reader.decode(tokens) for tokens in check.example)
         os.rename(folder, out)
     return check, dropped
-
-
-def model_positions(model):
-    """Tokens that a source sentence may have, </s> not counted."""
-    return int(model.max_positions()[0]) - 1
 
 
 def _finish(folder, record, files):

@@ -40,7 +40,8 @@ class QatConfig(FairseqDataclass):
     @classmethod
     def from_args(cls, args):
         """The options in a model's arguments, defaults for what is missing (an older checkpoint); raises UsageError."""
-        config = cls(**{f.name: getattr(args, f.name, f.default) for f in fields(cls) if not f.name.startswith("_")})
+        given = {f.name: getattr(args, f.name, None) for f in fields(cls) if not f.name.startswith("_")}
+        config = cls(**{name: value for name, value in given.items() if value is not None})  # older hydra's None is a missing option too
         config.check()
         return config
 
@@ -223,12 +224,14 @@ def quantize_model(model, config):
         model: any fairseq model with a decoder, built but not wrapped.
         config: :class:`QatConfig`.
     Raises:
-        UsageError: an option out of range, or an output layer that computes past its modules.
+        UsageError: an option out of range, a model that is quantised already, or an output layer that computes past its modules.
     """
     config.check()
+    decoder = model.decoder
+    if quantizer_of(decoder) is not None:
+        raise UsageError(f"this model is quantised with {quantizer_of(decoder).bits} bits already; build it anew to quantise it otherwise")
     if config.qat_bits is None:
         return model
-    decoder = model.decoder
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise UsageError("--qat-bits cannot be combined with --adaptive-softmax-cutoff, which scores past its layers; leave one of them out")
     if type(decoder) is LSTMDecoder and decoder.share_input_output_embed:

@@ -1,20 +1,22 @@
 """`klang translate`: raw text in, raw text out, through an exported CTranslate2 model."""
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import sys
+import tempfile
 
 from tqdm import tqdm
 
 from ..analysis.scoring import join_subwords
-from ..data.prepare import PrepareOptions, apply_bpe, apply_sentencepiece, tokenizer
+from ..data.prepare import PrepareOptions, apply_bpe, apply_sentencepiece, sha256, tokenizer
 from ..errors import KlangError
 from ..text import is_blank, moses_detokenizer, read_lines
 
 RECORD, CODES, PIECES = "klang.json", "bpe.codes", "spm.model"  # beside CTranslate2's own files
 MAX_LENGTH = 200  # tokens of an output, as in fairseq-generate
-CHUNK = 2000  # lines that are read, sorted by length and translated together
+CHUNK = 2000  # lines that are read, sorted by length and translated together, unless --buffer-size says otherwise
 
 
 class TranslateError(KlangError):
@@ -30,10 +32,20 @@ def import_ctranslate2():
     return ctranslate2
 
 
+@contextlib.contextmanager
+def _engine(what, fix):
+    """CTranslate2's own errors as one line: `what` failed, and the `fix`."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise TranslateError(f"CTranslate2 cannot {what}: {' '.join(str(error).split())}; {fix}") from None
+
+
 def preprocessing(data):
     """(options, {name: path}) of klang prepare for the data folder `data`: its options, and the subword model to keep.
 
-    (None, {}) where another tool made the folder: then text must be given as the model reads it.
+    (None, {}) where another tool made the folder: then text must be given as the model reads it. Raises TranslateError where
+    what it needs is gone, or a dictionary is no longer the one that klang prepare wrote.
     """
     folder = os.path.dirname(os.path.abspath(str(data)))
     path = os.path.join(folder, "prepare.json")
@@ -41,9 +53,17 @@ def preprocessing(data):
         return None, {}
     try:
         with open(path, encoding="utf-8") as stream:
-            options = json.load(stream)["options"]
+            report = json.load(stream)
+        options = report["options"]
     except (ValueError, KeyError) as error:
         raise TranslateError(f"{path} cannot be read ({error}); run klang prepare again") from None
+    if os.path.basename(os.path.abspath(str(data))) == "bin":  # the folder that the report is on
+        for name, digest in report.get("dictionaries", {}).items():
+            if sha256(os.path.join(str(data), name)) != digest:
+                raise TranslateError(
+                    f"{os.path.join(str(data), name)} is not the dictionary that klang prepare wrote there; a model trained with that one would "
+                    "speak other words: put it back, or prepare and train again"
+                )
     names = {"bpe": (CODES, "codes"), "sentencepiece": (PIECES, "spm.model")}
     if options["subword"] not in names:
         return options, {}
@@ -71,15 +91,15 @@ class Translator:
             except (OSError, ValueError):
                 raise TranslateError(f"{folder} holds no {RECORD}; name a folder that klang export wrote") from None
         self.record = record
+        # Folders of the first exports do not say.
+        self.max_length = min(MAX_LENGTH, record.get("max_target_tokens", MAX_LENGTH))
         if threads is not None and threads < 1:
             raise TranslateError(f"--threads is {threads}; it must be 1 or more")
-        try:
+        with _engine(f"load {folder}", "export the checkpoint again"):
             # Many small translations beside each other are faster than one on many cores, in int8 by far.
             self._model = ctranslate2.Translator(
                 str(folder), compute_type=compute_type, inter_threads=threads or os.cpu_count() or 1, intra_threads=1
             )
-        except (RuntimeError, ValueError) as error:
-            raise TranslateError(f"CTranslate2 cannot load {folder}: {' '.join(str(error).split())}; export the checkpoint again") from None
         self._text = None
 
     # -- text --
@@ -126,77 +146,147 @@ class Translator:
             beam_size=beam,
             max_batch_size=batch_tokens,
             batch_type="tokens",
-            max_decoding_length=MAX_LENGTH,
+            max_decoding_length=self.max_length,
             max_input_length=0,  # no silent cut
             asynchronous=True,
             suppress_sequences=[["<blank>"]],  # fairseq never writes padding
         )
 
+    def _translating(self):
+        return _engine(f"translate with {self.folder}", "if an older version exported it, export the checkpoint again")
+
     def translate_tokens(self, sentences, *, beam=5, batch_tokens=1024):
         """Lists of source tokens to lists of target tokens, in order."""
-        return [result.result().hypotheses[0] for result in self._start(sentences, beam, batch_tokens)]
+        with self._translating():
+            return [result.result().hypotheses[0] for result in self._start(sentences, beam, batch_tokens)]
 
     def score_tokens(self, sentences, targets, *, batch_tokens=1024):
         """Log-probabilities of each target's tokens and of </s> after them, teacher-forced."""
-        results = self._model.score_batch(sentences, targets, max_batch_size=batch_tokens, batch_type="tokens", max_input_length=0)
+        with self._translating():
+            results = self._model.score_batch(sentences, targets, max_batch_size=batch_tokens, batch_type="tokens", max_input_length=0)
         return [result.log_probs for result in results]
 
-    def translate(self, lines, *, beam=5, batch_tokens=1024, chunk=CHUNK):
-        """Yield a translation for each raw line of an iterable, in order; a blank line stays blank.
+    # -- lines --
+
+    def encode_lines(self, lines):
+        """Yield the tokens of each raw line; none for a blank one. Raises TranslateError for a line longer than the model takes, naming it."""
+        most = self.record["max_source_tokens"]
+        for number, line in enumerate(lines, 1):
+            tokens = [] if is_blank(line) else self.encode(line)
+            if len(tokens) > most:
+                raise TranslateError(f"line {number} has {len(tokens)} tokens and the model takes {most}; split the line")
+            yield tokens
+
+    def translate_encoded(self, sentences, *, beam=5, batch_tokens=1024, chunk=CHUNK):
+        """Yield a translation for each list of tokens, in order; no tokens are a blank line. `chunk` of them are read before the first answer."""
+        sentences = iter(sentences)
+        while True:
+            group = list(itertools.islice(sentences, chunk))
+            if not group:
+                return
+            with self._translating():
+                results = iter(self._start([tokens for tokens in group if tokens], beam, batch_tokens))
+            for tokens in group:
+                with self._translating():
+                    output = next(results).result().hypotheses[0] if tokens else None
+                yield self.decode(output) if tokens else ""
+
+    def translate(self, lines, **options):
+        """Yield a translation for each raw line of an iterable, in order; a blank line stays blank. Options are those of translate_encoded.
 
         Raises TranslateError for a line longer than the model takes, naming it.
         """
-        numbered = enumerate(lines, 1)
-        while True:
-            group = list(itertools.islice(numbered, chunk))
-            if not group:
-                return
-            sentences = []
-            for number, line in group:
-                tokens = [] if is_blank(line) else self.encode(line)
-                if len(tokens) > self.record["max_source_tokens"]:
-                    raise TranslateError(
-                        f"line {number} has {len(tokens)} tokens and the model takes {self.record['max_source_tokens']}; split the line"
-                    )
-                sentences.append(tokens)
-            results = iter(self._start([tokens for tokens in sentences if tokens], beam, batch_tokens))
-            for tokens in sentences:
-                yield self.decode(next(results).result().hypotheses[0]) if tokens else ""
+        return self.translate_encoded(self.encode_lines(lines), **options)
 
 
-def translate_file(folder, source=None, output=None, *, beam=5, batch_tokens=1024, threads=None):
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def _check_paths(source, output):
+    """Raise TranslateError, before any work, for an input that cannot be read or an output that cannot be written."""
+    if source is None and sys.stdin is None:
+        raise TranslateError("standard input is closed; name a file with --input")
+    if source is not None and os.path.isdir(source):
+        raise TranslateError(f"--input {source} is a folder; name a file")
+    if source is not None and not os.path.exists(source):
+        raise TranslateError(f"--input {source} does not exist")
+    if output is None:
+        if sys.stdout is None:
+            raise TranslateError("standard output is closed; name a file with --output")
+        return
+    folder, name = os.path.split(output)
+    if os.path.isdir(output) or not name:
+        raise TranslateError(f"--output {output or repr(output)} is a folder; name a file in it")
+    if not os.path.isdir(folder or "."):
+        raise TranslateError(f"--output {output}: there is no folder {folder}; make it first")
+
+
+def _append(path, flags):
+    return os.open(path, os.O_WRONLY | os.O_APPEND)  # what stands before in a file behind /dev/stdout is not ours
+
+
+@contextlib.contextmanager
+def _written(output):
+    """The text stream to write to: standard output (None), or the file `output`, which appears only when it is complete.
+
+    What exists and is no regular file (a device, a pipe) is written straight into. Raises TranslateError.
+    """
+    if output is None:
+        yield sys.stdout
+        return
+    straight = os.path.exists(output) and not os.path.isfile(output) or os.path.abspath(output).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    real = os.path.realpath(output)  # the file, not a link to it, is replaced
+    path = output if straight else f"{real}.partial"
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n", opener=_append if straight else None) as stream:
+            yield stream
+        if not straight:
+            os.replace(path, real)
+    except BaseException as error:
+        if not straight:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise TranslateError(f"--output {output} cannot be written: {error.strerror or error}") from None
+        raise
+
+
+@contextlib.contextmanager
+def _spooled(sentences):
+    """(number, iterator) of lists of tokens once all have been read, so that an error comes before work; memory stays small."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as stream:
+        count = 0
+        for tokens in sentences:
+            stream.write(" ".join(tokens) + "\n")
+            count += 1
+        stream.seek(0)
+        yield count, (line.split() for line in stream)
+
+
+def translate_file(folder, source=None, output=None, *, beam=5, batch_tokens=1024, threads=None, buffer_size=None):
     """Translate the file `source` (None: standard input) into the file `output` (None: standard output); returns the number of lines.
 
-    The output file appears only when it is complete. Raises TranslateError, TextError.
+    All lines of a file are tokenised before the first is translated; of a pipe `buffer_size` lines are read at a time (None:
+    CHUNK, and 1 where a user types). The output file appears only when it is complete. Raises TranslateError, TextError.
     """
-    for option, value in (("--beam", beam), ("--batch-tokens", batch_tokens)):
+    for option, value in (("--beam", beam), ("--batch-tokens", batch_tokens), ("--buffer-size", CHUNK if buffer_size is None else buffer_size)):
         if value < 1:
             raise TranslateError(f"{option} is {value}; it must be 1 or more")
-    if source is not None and not os.path.isfile(source):
-        raise TranslateError(f"{source} does not exist")
+    _check_paths(source, output)
     translator = Translator(folder, threads=threads)
     typed = source is None and sys.stdin.isatty()
-    total = sum(1 for _ in read_lines(source)) if source is not None else None
-    lines = translator.translate(
-        read_lines("/dev/stdin" if source is None else source), beam=beam, batch_tokens=batch_tokens, chunk=1 if typed else CHUNK
-    )
-    lines = tqdm(lines, total=total, desc="translate", unit=" lines", disable=typed or None if source is None else False)
-    count = 0
-    partial = None if output is None else f"{output}.partial"
-    stream = sys.stdout if output is None else open(partial, "w", encoding="utf-8", newline="\n")
-    try:
-        for line in lines:
+    quiet = typed or None if source is None else False  # None: where standard error is no terminal
+    lines = read_lines("standard input", sys.stdin.buffer) if source is None else read_lines(source)
+    sentences, total, count = translator.encode_lines(lines), None, 0
+    with contextlib.ExitStack() as stack:
+        if source is not None and os.path.isfile(source):
+            total, sentences = stack.enter_context(_spooled(tqdm(sentences, desc="tokenise", unit=" lines")))
+        translations = translator.translate_encoded(
+            sentences, beam=beam, batch_tokens=batch_tokens, chunk=buffer_size or (1 if typed else CHUNK)
+        )
+        stream = stack.enter_context(_written(output))
+        for line in tqdm(translations, total=total, desc="translate", unit=" lines", disable=quiet):
             stream.write(line + "\n")
+            stream.flush()
             count += 1
-            if typed:
-                stream.flush()
-        stream.flush()
-    except BaseException:
-        if output is not None:
-            stream.close()
-            os.remove(partial)
-        raise
-    if output is not None:
-        stream.close()
-        os.replace(partial, output)
     return count

@@ -1,9 +1,13 @@
 """Training with --qat-bits, klang export and klang translate, as a user types them, and what they refuse."""
+import io
 import json
 import os
 import re
+import select
 import shutil
+import stat
 import sys
+import threading
 
 import pytest
 import torch
@@ -15,7 +19,8 @@ from fairseq_klang import cli
 from fairseq_klang.compat import load_checkpoint
 from fairseq_klang.data.prepare import PrepareOptions, prepare, text_inputs
 from fairseq_klang.quantization import export as exporting
-from fairseq_klang.quantization.export import ExportError, export, greedy, load_model, plain_transformer, sentences_of
+from fairseq_klang.quantization import translate as translating
+from fairseq_klang.quantization.export import ExportError, export, greedy, load_model, plain_transformer, sentences_of, summary
 from fairseq_klang.quantization.translate import TranslateError, Translator, translate_file
 from fairseq_klang.text import TextError
 
@@ -93,13 +98,16 @@ def klang(capsys, *arguments):
 def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys):
     checkpoint, data = runs / "through" / "checkpoint_last.pt", prepared / "bin"
     status, out, _ = klang(capsys, "export", checkpoint, "--data", data, "--out", tmp_path / "int8")
-    assert status == 0 and "left out, since translation does not use them: decoder.sb_projection.weight" in out
+    assert status == 0 and "left out, since translation does not use them: decoder.sb_projection (1)\n" in out
     assert "100.0% of 33 sentences token-identical" in out or "at a tie" in out
     record = json.loads((tmp_path / "int8" / "klang.json").read_text())
     assert record["check"]["sentences"] == 33 and record["check"]["float_logprob"] < 1e-4
     # The engine's int8 model against the model as trained: rounding is chaotic, so means.
     assert abs(record["check"]["int8_logprob"]) < 0.01
     assert record["type"] == "int8" and record["source_lang"] == "de"
+    # An example to read, which the served folder does not keep.
+    assert f"for example: {(prepared / 'raw' / 'valid.de').read_text().splitlines()[0]}\nby fairseq : " in out and "\nexported   : " in out
+    assert "example" not in record["check"]
 
     # Raw text in, raw text out: the same as fairseq on the same sentences, undone by hand.
     model, task = load_model(checkpoint, data)
@@ -166,6 +174,7 @@ dataset: {{max_tokens: 300, required_batch_size_multiple: 1, num_workers: 0}}
 model:
   _name: transformer_dualhead
   qat_bits: 8
+  base_layers: 0  # the trainer of 0.12.2 asks for it
   encoder: {{embed_dim: 16, ffn_embed_dim: 32, layers: 1, attention_heads: 2}}
   decoder: {{embed_dim: 16, ffn_embed_dim: 32, layers: 1, attention_heads: 2}}
 """
@@ -175,6 +184,119 @@ model:
     assert load_model(checkpoint, prepared / "bin")[0].quantizer.bits == 8
     check, _ = export(checkpoint, prepared / "bin", tmp_path / "served", count=5)
     assert check.sentences == 5 and abs(check.int8_logprob) < 0.01
+
+
+@pytest.fixture(scope="module")
+def served(prepared, runs, tmp_path_factory):
+    """The plain run exported in float32."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    export(runs / "plain" / "checkpoint_last.pt", prepared / "bin", folder, kind="float32", count=3)
+    return folder
+
+
+def test_an_output_ends_where_the_models_positions_end(prepared, runs, tmp_path):
+    """A model of 12 target positions that never says </s>: fairseq stops after 11 words, and so does the export."""
+    path = changed(runs, tmp_path / "short.pt", max_target_positions=12)
+    state = load_checkpoint(path)
+    state["model"]["decoder.layers.0.final_layer_norm.bias"] += 1.0  # so that every state has a large sum ...
+    state["model"]["decoder.output_projection.weight"][2] = -1.0  # ... which speaks against </s>
+    torch.save(state, path)
+    check, _ = export(path, prepared / "bin", tmp_path / "short", count=5)
+    assert check.tokens == 5 * 12  # each with </s>
+    assert json.loads((tmp_path / "short" / "klang.json").read_text())["max_target_tokens"] == 11
+    sentence = ["au", "bv"]
+    assert [len(Translator(tmp_path / "short", threads=1).translate_tokens([sentence], beam=beam)[0]) for beam in (1, 5)] == [11, 11]
+    # A folder of a version that did not keep the limit: as before where it does not matter, one line where it does.
+    record = json.loads((tmp_path / "short" / "klang.json").read_text())
+    del record["max_target_tokens"]
+    old = Translator(tmp_path / "short", threads=1, record=record)
+    assert old.max_length == translating.MAX_LENGTH
+    for translate in (lambda: old.translate_tokens([sentence]), lambda: list(old.translate(["au bv"])), lambda: old.score_tokens([sentence], [["AU"] * 12])):
+        with pytest.raises(TranslateError, match="CTranslate2 cannot translate with .* positions >= 12.*export the checkpoint again"):
+            translate()
+
+
+def test_output_goes_straight_into_what_is_no_file(served, prepared, tmp_path):
+    text = str(prepared / "raw" / "test.de")
+    assert translate_file(served, text, str(tmp_path / "plain"), threads=1) == 7
+    expected = (tmp_path / "plain").read_text()
+    os.mkfifo(tmp_path / "fifo")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "fifo").read_text()), daemon=True)
+    reader.start()
+    translate_file(served, text, str(tmp_path / "fifo"), threads=1)
+    reader.join(60)
+    assert read == [expected] and stat.S_ISFIFO(os.stat(tmp_path / "fifo").st_mode)
+    # A name for an open file, as /dev/stdout is one: what is there stays.
+    with open(tmp_path / "opened", "w+") as stream:
+        stream.write("before\n")
+        stream.flush()
+        translate_file(served, text, f"/dev/fd/{stream.fileno()}", threads=1)
+    assert (tmp_path / "opened").read_text() == "before\n" + expected
+    # Behind a link the file is replaced, and the link stays.
+    (tmp_path / "link").symlink_to(tmp_path / "opened")
+    translate_file(served, text, str(tmp_path / "link"), threads=1)
+    assert os.path.islink(tmp_path / "link") and (tmp_path / "opened").read_text() == expected
+
+
+def test_no_failure_leaves_a_partial_file(served, prepared, tmp_path, monkeypatch):
+    text = str(prepared / "raw" / "test.de")
+    def full(path, flags):
+        raise OSError(28, "No space left on device", path)
+
+    os.mkfifo(tmp_path / "fifo")  # not a real device: a mistake here would replace it
+    with monkeypatch.context() as patch:
+        patch.setattr(translating, "_append", full)
+        with pytest.raises(TranslateError, match=f"--output {tmp_path}/fifo cannot be written: No space left on device$"):
+            translate_file(served, text, str(tmp_path / "fifo"), threads=1)
+
+    def fail(*paths):
+        raise PermissionError(13, "Permission denied", *paths)
+
+    monkeypatch.setattr(translating.os, "replace", fail)
+    with pytest.raises(TranslateError, match=f"--output {tmp_path}/out cannot be written: Permission denied$"):
+        translate_file(served, text, str(tmp_path / "out"), threads=1)
+
+    def interrupt(*arguments, **options):
+        yield "a"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "translate_encoded", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(served, text, str(tmp_path / "out"), threads=1)
+    assert os.listdir(tmp_path) == ["fifo"]
+
+
+def test_a_pipe_is_answered_by_buffer(served, prepared, monkeypatch):
+    """With --buffer-size 1 the answer to a line comes while the next is not yet there."""
+    lines = (prepared / "raw" / "test.de").read_text().splitlines()[:3]
+    expected = list(Translator(served, threads=1).translate(lines))
+    (questions, ask), (listen, answers) = os.pipe(), os.pipe()
+    with open(ask, "w") as ask, open(listen) as listen:
+        monkeypatch.setattr(sys, "stdin", open(questions))
+        monkeypatch.setattr(sys, "stdout", open(answers, "w"))
+        worker = threading.Thread(target=translate_file, args=(served,), kwargs=dict(buffer_size=1, threads=1), daemon=True)
+        worker.start()
+        for line, answer in zip(lines, expected):
+            print(line, file=ask, flush=True)
+            assert select.select([listen], [], [], 60)[0], "no answer"
+            assert listen.readline() == answer + "\n"
+        ask.close()
+        worker.join(60)
+        assert not worker.is_alive()
+        sys.stdin.close()
+        sys.stdout.close()
+
+
+def test_all_lines_of_a_file_are_looked_at_before_work(served, tmp_path, monkeypatch):
+    def work(self, sentences, **options):
+        raise AssertionError("translates")
+
+    monkeypatch.setattr(Translator, "_start", work)
+    (tmp_path / "long").write_text("au bv\n" * 3 + "au " * 2000 + "\n")
+    for arguments in (dict(), dict(output=str(tmp_path / "out"))):
+        with pytest.raises(TranslateError, match="line 4 has"):
+            translate_file(served, str(tmp_path / "long"), buffer_size=1, threads=1, **arguments)
 
 
 # -- refusals --
@@ -216,6 +338,49 @@ def test_what_cannot_be_exported_says_what_to_do_instead(prepared, runs, tmp_pat
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(TranslateError, match="pip install 'fairseq-klang"):
         export(plain, data, out)
+
+
+@pytest.mark.parametrize(
+    "option, given",
+    [
+        ("--no-decoder-final-norm", dict(no_decoder_final_norm=True, encoder_normalize_before=True, decoder_normalize_before=True)),
+        ("--decoder-output-dim", dict(decoder_output_dim=8)),
+        ("--no-cross-attention", dict(no_cross_attention=True)),
+        ("--cross-self-attention", dict(cross_self_attention=True)),
+        ("--quant-noise-pq", dict(quant_noise_pq=0.1, quant_noise_pq_block_size=4)),
+        ("--quant-noise-scalar", dict(quant_noise_scalar=0.5)),
+        ("--adaptive-softmax-cutoff", dict(adaptive_softmax_cutoff="8,16")),
+    ],
+)
+def test_options_that_ctranslate2_lacks_are_refused_by_name(option, given):
+    model, task = build("transformer", **dict(SMALL["transformer_dualhead"], **given))
+    with pytest.raises(ExportError, match=f"CTranslate2 has no {option}, .*translate with fairseq-generate or fairseq-interactive, or train without"):
+        plain_transformer(model, task)
+
+
+def test_other_dictionaries_are_refused(prepared, runs, tmp_path):
+    plain, state = runs / "plain" / "checkpoint_last.pt", load_checkpoint(runs / "plain" / "checkpoint_last.pt")
+    torch.save(dict(state, task_state={"source_dictionary": "another"}), tmp_path / "other.pt")  # as translation_autoencoding keeps it
+    assert "was trained with another source dictionary than that in" in refused(tmp_path / "other.pt", prepared / "bin", tmp_path / "out")
+    shutil.copytree(prepared, tmp_path / "prepared")
+    path = tmp_path / "prepared" / "bin" / "dict.de.txt"
+    lines = path.read_text().splitlines(True)
+    path.write_text("".join(lines[1::-1] + lines[2:]))  # of the same size
+    with pytest.raises(TranslateError, match=f"{path} is not the dictionary that klang prepare wrote there"):
+        export(plain, tmp_path / "prepared" / "bin", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_paths_that_cannot_be(prepared, runs, tmp_path):
+    plain = runs / "plain" / "checkpoint_last.pt"
+    assert f"--data {tmp_path}/nope does not exist" in refused(plain, tmp_path / "nope", tmp_path / "out")
+    with pytest.raises(ExportError, match="--out /proc/served cannot be written: "):
+        export(plain, prepared / "bin", "/proc/served", count=1)
+
+
+def test_the_weights_left_out_are_summed_up():
+    names = [f"source_decoder.layers.{i}.fc1.{kind}" for i in range(6) for kind in ("weight", "bias")] + ["decoder.sb_projection.weight"]
+    assert summary(names) == "decoder.sb_projection (1), source_decoder (12)"
 
 
 def test_a_model_that_translates_otherwise_is_not_written(prepared, runs, tmp_path, monkeypatch):
@@ -260,6 +425,29 @@ def test_translate_refuses_in_one_line(prepared, runs, tmp_path, capsys):
     os.remove(folder / "model.bin")
     with pytest.raises(TranslateError, match="CTranslate2 cannot load"):
         Translator(folder)
+
+
+def test_translate_refuses_before_any_work(tmp_path, capsys, monkeypatch):
+    """Even before it looks at the model, of which there is none."""
+    (tmp_path / "in").write_text("au\n")
+    for arguments, message in (
+        (["--input", tmp_path], f"--input {tmp_path} is a folder; name a file"),
+        (["--input", tmp_path / "in", "--output", tmp_path], f"--output {tmp_path} is a folder; name a file in it"),
+        (["--input", tmp_path / "in", "--output", f"{tmp_path}/none/out"], f"--output {tmp_path}/none/out: there is no folder {tmp_path}/none; make it first"),
+        (["--input", tmp_path / "in", "--output", ""], "--output '' is a folder; name a file in it"),
+        (["--input", tmp_path / "in", "--buffer-size", "0"], "--buffer-size is 0; it must be 1 or more"),
+    ):
+        assert klang(capsys, "translate", tmp_path / "none", *arguments) == (2, "", f"klang: error: {message}\n")
+    # Streams that the shell has closed are None.
+    for name, message in (("stdin", "standard input is closed; name a file with --input"), ("stdout", "standard output is closed; name a file with --output")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, name, None)
+            status = cli.main(["translate", "none", *(["--input", str(tmp_path / "in")] if name == "stdout" else [])])
+        assert (status, capsys.readouterr().err) == (2, f"klang: error: {message}\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        patch.setattr(sys, "stdout", io.StringIO())
+        assert cli.main(["translate", "none", "--input", str(tmp_path)]) == 2 and sys.stdout.getvalue() == ""
 
 
 def test_a_folder_that_another_tool_prepared(prepared, runs, tmp_path):

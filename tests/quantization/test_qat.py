@@ -2,9 +2,12 @@
 import copy
 import io
 import logging
+import os
+import re
 
 import pytest
 import torch
+from conftest import ROOT
 from fairseq.sequence_generator import SequenceGenerator
 from test_dualhead import SMALL, batch, build, dictionary, small
 from torch import nn
@@ -346,6 +349,26 @@ def test_fairseqs_own_models(name, caplog):
     assert not torch.equal(before, after) and (before - after).abs().max() < 0.3
     assert list(model.state_dict()) == keys
     assert quantize_model(build(name, **MODELS[name])[0], QatConfig()).state_dict().keys() == model.state_dict().keys()
+
+
+def test_the_example_of_the_documentation():
+    with open(os.path.join(ROOT, "docs", "precision.md"), encoding="utf-8") as stream:
+        code = re.search(r"```python\n(.*?)```", stream.read(), re.S).group(1)
+    exec(code, {"__name__": "example"})
+    model, task = build("lstm_qat", **MODELS["lstm"], qat_bits=8)
+    plain, _ = build("lstm", **MODELS["lstm"])
+    net_input = batch(task.source_dictionary)
+    assert model.quantizer.bits == 8 and not torch.equal(model(**net_input)[0], plain(**net_input)[0])
+    assert not hasattr(build("lstm_qat", **MODELS["lstm"])[0], "quantizer")
+
+
+@pytest.mark.parametrize("bits", [4, 8, None])
+def test_a_model_is_quantised_once(bits):
+    model, _ = build("transformer", **MODELS["transformer"])
+    quantize_model(model, QatConfig(qat_bits=8))
+    with pytest.raises(UsageError, match="quantised with 8 bits already; build it anew"):
+        quantize_model(model, QatConfig(qat_bits=bits))
+    assert model.quantizer.bits == model.decoder.layers[0].fc1.quantizer.bits == 8
 
 
 def test_what_is_left_in_float_is_named(caplog):
