@@ -13,7 +13,7 @@ What is measured (--what):
 ngrams, source and adapt are measured in one cell each: the smallest V and d of the grid, and its largest N. Every cell times its criterions in turn (A B C A B C ...) in one process, so that a noisy machine disturbs all alike;
 a ratio is the median of the rounds' ratios. Peak memory is that of one step in a fresh process, with the heads'
 weights and gradients and, for `step`, all of the model. N = B * T rows of T = 32; tokens are drawn from a Zipf
-distribution. One CSV row for each criterion of each cell; a cell that is in the file already is not measured again.
+distribution. One CSV row for each criterion of each cell; a cell that is in the file with all that is asked for is not measured again.
 scripts/plot_benchmark.py draws from that file alone.
 """
 import argparse
@@ -137,7 +137,7 @@ class HeadsOnly(DualHeadDecoder, torch.nn.Module):
         for head in (self.output_projection, self.sb_projection):
             torch.nn.init.normal_(head.weight, std=dim**-0.5)
 
-    decoder = property(lambda self: self)
+    encoder, decoder = None, property(lambda self: self)
 
     def forward(self, features_only=False, **_):
         """(features, {"heads"}) or (logits [B, T, V], {}), as a dual-head model."""
@@ -381,15 +381,37 @@ def git_hash():
     return head.decode().strip() + ("+" if changed else "")
 
 
-def done(path):
-    """The cells that the CSV holds, as {(what, vocab, rows, dim, device, dtype, threads)}. Raises BenchmarkError for another file."""
-    if not os.path.exists(path):
-        return set()
-    with open(path, newline="", encoding="utf-8") as stream:
+SETTING = ("device", "dtype", "threads")
+CELL = ("what", "vocab", "rows", "dim", *SETTING)
+
+
+def cell_of(row):
+    """What cell and setting a row of the CSV belongs to, as strings."""
+    return tuple(str(row[key]) for key in CELL)
+
+
+def read_rows(path):
+    """The rows that the CSV holds; raises BenchmarkError for another file, and for one that was cut short."""
+    if not os.path.exists(path) or not os.path.getsize(path):
+        return []
+    with open(path, newline="", encoding="utf-8", errors="replace") as stream:
         reader = csv.DictReader(stream)
         if reader.fieldnames != FIELDS:
             raise BenchmarkError(f"{path} has other columns; choose another --out")
-        return {tuple(row[key] for key in ("what", "vocab", "rows", "dim", "device", "dtype", "threads")) for row in reader}
+        rows = list(reader)
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise BenchmarkError(f"{path} is damaged at line {number}; remove that line or choose another --out")
+    return rows
+
+
+def write_rows(path, rows):
+    """Write the CSV; the file is replaced when it is complete."""
+    with open(f"{path}.partial", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, FIELDS)
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(f"{path}.partial", path)
 
 
 def cells(options):
@@ -410,19 +432,30 @@ def run(options):
         for value in getattr(options, option):
             if not legal(value):
                 raise BenchmarkError(f"--{option} is {value}; it must be {'a multiple of 32' if option == 'rows' else '200 or more'}")
-    if options.rounds < 1:
-        raise BenchmarkError(f"--rounds is {options.rounds}; it must be 1 or more")
+    for option in ("rounds", "threads"):
+        if getattr(options, option) < 1:
+            raise BenchmarkError(f"--{option} is {getattr(options, option)}; it must be 1 or more")
     torch.set_num_threads(options.threads)
     if options.peak_of:
         return print_peak(*json.loads(options.peak_of), options)
-    have = done(options.out)
+    rows_so_far = read_rows(options.out)
+    write_rows(options.out, rows_so_far)  # a file that cannot be written shows now, not after the first cell
+    have = {}
+    for row in rows_so_far:
+        have.setdefault(cell_of(row), set()).add(row["criterion"])
     names = [name for name in options.criterion if name != "torch_ce" or HAS_TORCH_LINEAR_CROSS_ENTROPY]
     common = dict(
         threads=options.threads, device=options.device, dtype=options.dtype, seed=options.seed, git=git_hash(),
         versions=" ".join(f"{k}={v}" for k, v in dict(torch=torch.__version__, **versions()).items() if k != "python"), python=platform.python_version(),
         machine=torch.cuda.get_device_name() if options.device == "cuda" else f"{platform.machine()}, {os.cpu_count()} cores",
     )
-    todo = [c for c in cells(options) if (*map(str, c), options.device, options.dtype, str(options.threads)) not in have]
+    def cell_here(cell):
+        return cell_of(dict(zip(CELL, (*cell, *(getattr(options, key) for key in SETTING)))))
+
+    grid = list(cells(options))
+    todo = [cell for cell in grid if not have.get(cell_here(cell), set()) >= set(ONE_CELL.get(cell[0], names))]
+    if len(todo) < len(grid):
+        print(f"{len(grid) - len(todo)} of {len(grid)} cells are in {options.out} already")
     for number, (what, vocab, rows, dim) in enumerate(todo, 1):
         title = f"cell {number} of {len(todo)}: {what}, V {vocab}, N {rows}, d {dim}"
         chosen = ONE_CELL.get(what, names)
@@ -435,12 +468,9 @@ def run(options):
             times = measure(actions, options.rounds, options.device, progress)
         del actions
         found = list(table_rows(times, peaks, what, vocab, rows, dim, options, common))
-        new = not os.path.exists(options.out)
-        with open(options.out, "a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, FIELDS)
-            if new:
-                writer.writeheader()
-            writer.writerows(found)
+        # A cell that lacked a criterion was measured again as a whole, for its ratios are those of one run.
+        rows_so_far = [row for row in rows_so_far if cell_of(row) != cell_here((what, vocab, rows, dim))] + found
+        write_rows(options.out, rows_so_far)
         for row in found:
             print(f"  {row['criterion']:14} {row['median_s']:8.3f} s   {row['ratio']:.2f} x {found[0]['criterion']}   {row['peak_mib'] or '-':>8} MiB")
 

@@ -39,17 +39,23 @@ LABELS = {
 
 
 def read(path):
-    """The rows of the CSV with numbers as numbers; raises KlangError for a file without the benchmark's columns."""
-    with open(path, newline="", encoding="utf-8") as stream:
+    """The rows of the CSV with numbers as numbers; raises KlangError for a file that is not the benchmark's, or of several settings."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as stream:
         rows = list(csv.DictReader(stream))
     if not rows or not {"what", "vocab", "criterion", "median_s", "ratio"} <= set(rows[0]):
         raise KlangError(f"{path} holds no rows of scripts/benchmark.py; give the CSV that it wrote")
-    for row in rows:
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values() or row["criterion"] not in LABELS:
+            raise KlangError(f"{path} is damaged at line {number}; measure again, or remove that line")
         for key, value in row.items():
             try:
                 row[key] = float(value) if "." in value else int(value)
             except ValueError:
                 pass
+    for key in ("device", "dtype", "threads"):
+        values = sorted({str(row[key]) for row in rows})
+        if len(values) > 1:
+            raise KlangError(f"{path} holds measurements with {key} {' and '.join(values)}, which cannot be compared; keep one setting in a file")
     return rows
 
 
@@ -143,7 +149,10 @@ def draw(rows, path):
     first = rows[0]
     figure.text(0.03, 0.01, f"{first['machine']}, {first['threads']} threads, {first['device']}, {first['dtype']}; Python {first['python']}, {first['versions']}", fontsize=7)
     figure.tight_layout(rect=(0, 0.09, 1, 1))
-    figure.savefig(path, dpi=110)
+    try:
+        figure.savefig(path, dpi=110)
+    except ValueError as error:  # of an ending that matplotlib does not know
+        raise KlangError(f"--out {path}: {error}") from None
 
 
 def run(options):

@@ -57,6 +57,30 @@ def test_what_is_measured_is_not_measured_again(measured):
     assert result.returncode == 0 and out.read_bytes() == before
 
 
+def test_a_cell_that_lacks_a_criterion_is_measured_again(measured, tmp_path):
+    path, out = tmp_path / "b.csv", measured[0]
+    path.write_bytes(out.read_bytes())
+    grid = [path if value == out else value for value in measured[1]]
+    result = run("benchmark.py", "--what", "head", *grid, "--criterion", "fused_ce", "klang")
+    assert result.returncode == 0, result.stderr
+    with open(path, newline="") as stream:
+        rows = [(row["what"], row["criterion"]) for row in csv.DictReader(stream)]
+    assert sorted(rows) == [("head", c) for c in ("fairseq_ce", "fused_ce", "klang")] + [("step", c) for c in ("fairseq_ce", "klang")]
+    result = run("benchmark.py", "--what", "head", *grid)
+    assert result.returncode == 0 and "1 of 1 cells are in" in result.stdout
+
+
+def test_files_cut_short_or_of_several_settings_are_one_line(measured, tmp_path):
+    text, path = measured[0].read_text(), tmp_path / "b.csv"
+    path.write_text(text[:-40])
+    for result in (run("benchmark.py", "--out", path, "--threads", 1), run("plot_benchmark.py", path)):
+        assert result.returncode == 2 and "is damaged at line 5" in result.stderr and result.stderr.strip().count("\n") == 0
+    assert path.read_text() == text[:-40]
+    path.write_text(text + text.splitlines()[1].replace("float32", "bfloat16") + "\n")
+    result = run("plot_benchmark.py", path)
+    assert result.returncode == 2 and "with dtype bfloat16 and float32" in result.stderr
+
+
 def test_the_picture_and_the_tables_come_from_the_file(measured, tmp_path):
     result = run("plot_benchmark.py", measured[0], "--out", tmp_path / "b.png")
     assert result.returncode == 0, result.stderr
@@ -81,6 +105,8 @@ def test_exponents_are_those_of_the_times():
     [
         ("benchmark.py", ["--rows", "50"], "--rows is 50; it must be a multiple of 32"),
         ("benchmark.py", ["--out", __file__], "has other columns"),
+        ("benchmark.py", ["--threads", "0"], "--threads is 0; it must be 1 or more"),
+        ("benchmark.py", ["--out", "/nowhere/b.csv"], "No such file or directory"),
         ("plot_benchmark.py", [__file__], "holds no rows of scripts/benchmark.py"),
     ],
 )

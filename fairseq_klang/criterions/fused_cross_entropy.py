@@ -30,6 +30,8 @@ class FusedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
         """Raise UsageError (option, value given, legal values) for values that are out of range or do not go together."""
         if not 0 <= cfg.label_smoothing < 1:
             raise UsageError(f"--label-smoothing is {cfg.label_smoothing}; it must be at least 0 and below 1")
+        if cfg.ignore_prefix_size < 0:
+            raise UsageError(f"--ignore-prefix-size is {cfg.ignore_prefix_size}; it must be 0 or more")
         if cfg.ce_kernel == "torch":
             if not HAS_TORCH_LINEAR_CROSS_ENTROPY:
                 raise UsageError("--ce-kernel is torch, which needs torch 2.13 or newer; use klang")

@@ -84,6 +84,7 @@ class RestrictedSoftBleuConfig(LabelSmoothedCrossEntropyCriterionConfig):
             ("--sb-topk", cfg.sb_topk, cfg.sb_topk is None or cfg.sb_topk >= 0, "0 (full softmax) or more"),
             ("--sb-decay", cfg.sb_decay, 0 < cfg.sb_decay <= 1, "above 0 and at most 1"),
             ("--sb-max-order", cfg.sb_max_order, cfg.sb_max_order >= 1, "1 or more"),
+            ("--ignore-prefix-size", cfg.ignore_prefix_size, cfg.ignore_prefix_size >= 0, "0 or more"),
             ("--label-smoothing", cfg.label_smoothing, 0 <= cfg.label_smoothing < 1, "at least 0 and below 1"),
         ]
         for option, value, legal, values in rules:

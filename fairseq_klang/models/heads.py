@@ -128,9 +128,16 @@ def read_heads(model, net_input):
     Returns:
         :class:`Heads` or None.
     Raises:
-        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary.
+        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, and one that is no
+        encoder-decoder model scoring each token given those before it.
     """
-    decoder = getattr(model, "decoder", None)
+    inner, decoder = _unwrapped(model), getattr(model, "decoder", None)
+    needed = {name for name, it in inspect.signature(inner.forward).parameters.items() if it.default is it.empty and it.kind is it.POSITIONAL_OR_KEYWORD}
+    if not hasattr(inner, "encoder") or not needed <= {"src_tokens", "src_lengths", "prev_output_tokens"}:
+        raise UsageError(
+            f"this criterion is for encoder-decoder models that predict each token from those before it, which {type(inner).__name__} is not; "
+            "use one of fairseq's criterions for it"
+        )
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise UsageError(
             "--adaptive-softmax-cutoff cannot be combined with this criterion, which needs one score for every token; "
@@ -139,7 +146,7 @@ def read_heads(model, net_input):
     head = linear_head(decoder)
     if head is None:
         return None
-    if "features_only" in inspect.signature(_unwrapped(model).forward).parameters:
+    if "features_only" in inspect.signature(inner.forward).parameters:
         features, extra = model(**net_input, features_only=True)
     elif _in_data_parallel(model):
         # Features taken past the wrapper's forward would leave its gradient exchange unprepared.

@@ -59,6 +59,20 @@ def test_accumulated_over_two_batches_like_one_larger_sum():
             torch.testing.assert_close(p.grad, 2 * single[name])
 
 
+def test_models_that_do_not_predict_each_token_from_those_before_are_refused():
+    from fairseq.models import FairseqLanguageModel
+
+    model, ours, _, sample = make("transformer_dualhead")
+
+    class NonAutoregressive(type(model)):
+        def forward(self, src_tokens, src_lengths, prev_output_tokens, tgt_tokens, **kwargs):
+            raise AssertionError("past the check")
+
+    for other in (FairseqLanguageModel(model.decoder), NonAutoregressive(model.args, model.encoder, model.decoder)):
+        with pytest.raises(UsageError, match="encoder-decoder models that predict each token from those before it"):
+            ours(other, sample)
+
+
 def test_a_model_without_a_linear_output_layer_is_refused():
     model, ours, _, sample = make("fconv")
     with pytest.raises(UsageError, match="use label_smoothed_cross_entropy"):
