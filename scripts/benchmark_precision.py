@@ -133,8 +133,8 @@ def serve(options):
             output = os.path.join(work, "int8.out")
             with open(output, "w", encoding="utf-8") as stream:
                 stream.writelines(f"H-{i}\t0\t{' '.join(tokens)}\n" for i, tokens in enumerate(served))
-            bleu = [system["bleu"] for system in score(options.ref, [fairseq_output, output], samples=100).as_dict()["systems"]]
-            result["bleu"] = {"fairseq fp32": bleu[0], "int8 served": bleu[1]}
+            bleu = [system["bleu_lc"] for system in score(options.ref, [fairseq_output, output], samples=100).as_dict()["systems"]]
+            result["bleu, lower-cased"] = {"fairseq fp32": bleu[0], "int8 served": bleu[1]}
     return result
 
 

@@ -188,11 +188,11 @@ def collect(study, datas):
     from fairseq_klang.text import read_lines
 
     options, rows = study.options, []
-    metric = metrics()["bleu"][0]
     for name, data in datas.items():
         with open(os.path.join(data, "prepare.json"), encoding="utf-8") as stream:
             prepared = json.load(stream)["options"]
         lang = prepared["target_lang"]
+        metric = metrics()["bleu" if prepared["keep_case"] else "bleu_lc"][0]
         kind = "none" if prepared["subword"] == "word" else prepared["subword"]
         reference = list(read_lines(os.path.join(data, "raw", f"test.{lang}")))
 
@@ -227,26 +227,34 @@ def collect(study, datas):
 
 
 def draw(rows, path):
-    """BLEU against bits for each vocabulary, with the interval of the difference to FP32, and min_bits marked."""
+    """BLEU against bits for each vocabulary, and its difference to FP32 with the 95 % interval; min_bits marked."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for color, name in enumerate(dict.fromkeys(row["vocabulary"] for row in rows)):
+    figure, (level, change) = pyplot.subplots(1, 2, figsize=(11, 4.5))
+    names = list(dict.fromkeys(row["vocabulary"] for row in rows))
+    for color, name in enumerate(names):
         own = [row for row in rows if row["vocabulary"] == name]
         plain = next(row for row in own if row["setting"] == "fp32")
-        swept = sorted((row for row in own if row["setting"].startswith("qat")), key=lambda row: row["bits"])
+        swept = sorted((row for row in own if row["setting"].startswith("qat") and "served" not in row["setting"]), key=lambda row: row["bits"])
+        bits = [row["bits"] for row in swept]
+        level.plot(bits, [row["bleu"] for row in swept], marker="o", color=f"C{color}", label=f"{name} (V = {plain['V']:,})")
+        level.axhline(plain["bleu"], color=f"C{color}", linestyle="--", linewidth=1)
         errors = [[row["delta"] - row["low"] for row in swept], [row["high"] - row["delta"] for row in swept]]
-        axes.errorbar([row["bits"] for row in swept], [row["bleu"] for row in swept], yerr=errors, marker="o", capsize=3, color=f"C{color}", label=f"{name} (V = {plain['V']:,})")
-        axes.axhline(plain["bleu"], color=f"C{color}", linestyle="--", linewidth=1)
-        axes.axvline(plain["min_bits"], color=f"C{color}", linestyle=":", linewidth=1)
-    axes.set_xlabel("bits of weights and activations (dotted: ceil(log2(K_lang V)); dashed: FP32)")
-    axes.set_ylabel("BLEU, test")
-    axes.legend()
+        places = [value + 0.08 * (color - (len(names) - 1) / 2) for value in bits]  # intervals side by side
+        change.errorbar(places, [row["delta"] for row in swept], yerr=errors, marker="o", capsize=3, color=f"C{color}")
+        change.axhline(-LIMIT * plain["bleu"], color=f"C{color}", linestyle=":", linewidth=1)
+        for axis in (level, change):
+            axis.axvline(plain["min_bits"] + 0.02 * color, color=f"C{color}", linestyle=":", linewidth=1)
+    change.set_ylim(-3, 1)
+    change.axhline(0, color="black", linestyle="--", linewidth=1)
+    level.set(xlabel="bits of weights and activations", ylabel="BLEU, test", title="dashed: FP32; dotted: ceil(log2(K_lang V))")
+    change.set(xlabel="bits of weights and activations", ylabel="BLEU minus FP32's, 95 % interval", title="horizontal dotted line: a loss of 0.5 %")
+    level.legend()
     figure.tight_layout()
-    figure.savefig(path + ".part", format="png", dpi=150)
+    figure.savefig(path + ".part", format="png", dpi=130)
     os.replace(path + ".part", path)
 
 
