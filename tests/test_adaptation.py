@@ -179,16 +179,22 @@ def pairs():
     return LanguagePairDataset(source, [3] * 6, WORDS, target, [4] * 6, WORDS)
 
 
+class Counted(Replay):
+    """Replay that keeps the seeds of the steps taken."""
+
+    def __init__(self):
+        super().__init__(pairs(), WORDS.pad())
+        self.taken = []
+
+    def loss(self, model, seed, device):
+        self.taken.append(seed)
+        return super().loss(model, seed, device)
+
+
 @pytest.mark.parametrize("ratio, expected", [(0, 0), (0.5, 2), (1, 4), (2.5, 10)])
 def test_replay_steps_come_at_their_ratio_and_change_the_decoder(ratio, expected):
-    model, taken = model_of(), []
-
-    class Counted(Replay):
-        def loss(self, model, seed, device):
-            taken.append(seed)
-            return super().loss(model, seed, device)
-
-    adapter = adapter_of(model, steps=4, replay=Counted(pairs(), WORDS.pad()), ratio=ratio)
+    model, replay = model_of(), Counted()
+    adapter, taken = adapter_of(model, steps=4, replay=replay, ratio=ratio), replay.taken
     before = fingerprint(model)
     with adapter.adapted(SENTENCES):
         assert len(taken) == len(set(taken)) == expected
@@ -197,18 +203,12 @@ def test_replay_steps_come_at_their_ratio_and_change_the_decoder(ratio, expected
 
 
 def test_replay_steps_that_are_due_are_kept_for_the_next_batch():
-    model, taken = model_of(), []
-
-    class Counted(Replay):
-        def loss(self, model, seed, device):
-            taken.append(seed)
-            return super().loss(model, seed, device)
-
-    adapter = adapter_of(model, steps=1, lr=1e-4, patience=0, replay=Counted(pairs(), WORDS.pad()), ratio=0.5)
+    replay = Counted()
+    adapter = adapter_of(model_of(), steps=1, lr=1e-4, patience=0, replay=replay, ratio=0.5)
     after = []
     for _ in range(5):
         assert adapter.learn(SENTENCES).stopped is None
-        after.append(len(taken))
+        after.append(len(replay.taken))
     assert after == [0, 1, 1, 2, 2]
 
 

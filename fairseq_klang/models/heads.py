@@ -132,7 +132,8 @@ def read_heads(model, net_input):
         encoder-decoder model scoring each token given those before it.
     """
     inner, decoder = _unwrapped(model), getattr(model, "decoder", None)
-    needed = {name for name, it in inspect.signature(inner.forward).parameters.items() if it.default is it.empty and it.kind is it.POSITIONAL_OR_KEYWORD}
+    parameters = inspect.signature(inner.forward).parameters
+    needed = {name for name, it in parameters.items() if it.default is it.empty and it.kind is it.POSITIONAL_OR_KEYWORD}
     if not hasattr(inner, "encoder") or not needed <= {"src_tokens", "src_lengths", "prev_output_tokens"}:
         raise UsageError(
             f"this criterion is for encoder-decoder models that predict each token from those before it, which {type(inner).__name__} is not; "
@@ -146,7 +147,7 @@ def read_heads(model, net_input):
     head = linear_head(decoder)
     if head is None:
         return None
-    if "features_only" in inspect.signature(inner.forward).parameters:
+    if "features_only" in parameters:
         features, extra = model(**net_input, features_only=True)
     elif _in_data_parallel(model):
         # Features taken past the wrapper's forward would leave its gradient exchange unprepared.
