@@ -1,4 +1,6 @@
-"""Package metadata: what pip installs, the console command, and the extras that choose a fairseq."""
+"""Package metadata: what pip installs, the console command, and the extras that choose a
+fairseq."""
+
 import os
 import re
 
@@ -14,8 +16,8 @@ def read(*parts):
 
 VERSION = re.search(r'^__version__ = "(.+)"', read("fairseq_klang", "version.py"), re.M).group(1)
 
-# The module `fairseq` comes from several distributions that overwrite each other's files, so none of
-# them is a hard requirement: the extra names the one that installs cleanly for each Python.
+# The module `fairseq` comes from several distributions that overwrite each other's files, so none
+# of them is a hard requirement: the extra names the one that installs cleanly for each Python.
 FAIRSEQ = [
     'fairseq==0.12.2; python_version < "3.11"',
     've-fairseq==0.12.3; python_version == "3.11" or python_version == "3.12"',
@@ -31,12 +33,15 @@ EXPORT = [
 setup(
     name="fairseq-klang",
     version=VERSION,
-    description="A differentiable, collision-restricted BLEU and dual-head translation models for fairseq",
+    description=(
+        "A differentiable, collision-restricted BLEU and dual-head translation models for fairseq"
+    ),
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="GPL-3.0-or-later",
     python_requires=">=3.8",
     packages=find_packages(include=["fairseq_klang", "fairseq_klang.*"]),
+    package_data={"fairseq_klang.experiments": ["recipes.ini"]},
     install_requires=[
         "torch>=1.12",
         "numpy",
@@ -47,12 +52,13 @@ setup(
         "tqdm",
         "scipy",
         "matplotlib",
+        "filelock",
     ],
     extras_require={
         "fairseq": FAIRSEQ,
         "export": EXPORT,
         "analysis": ["scikit-learn"],
-        "test": ["pytest", "hypothesis", "scikit-learn", *EXPORT],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "scikit-learn", "ruff", "mypy", *EXPORT],
     },
     entry_points={"console_scripts": ["klang = fairseq_klang.cli:main"]},
     classifiers=[

@@ -1,4 +1,5 @@
 """The console command `klang`: parse the arguments and call the function that does the work."""
+
 import argparse
 import dataclasses
 import json
@@ -13,18 +14,40 @@ from .version import __version__
 
 
 def _add_fields(parser, cls, by_preset=()):
-    """One option for each field of a dataclass, which checks the values; an option named in by_preset is left out where not given."""
+    """One option for each field of a dataclass, which checks the values; an option named in
+    by_preset is left out where not given."""
     for field in dataclasses.fields(cls):
         names = field.metadata.get("flags") or (flag(field.name),)
         if isinstance(field.default, bool):
             default = argparse.SUPPRESS if field.name in by_preset else False
-            parser.add_argument(*names, dest=field.name, action="store_true", default=default, help=field.metadata["help"])
+            parser.add_argument(
+                *names,
+                dest=field.name,
+                action="store_true",
+                default=default,
+                help=field.metadata["help"],
+            )
             continue
         choices = field.metadata.get("choices")
-        metavar = "{%s}" % ",".join(choices) if choices else field.metadata.get("metavar", "N" if isinstance(field.default, int) else "LANG")
-        default, told = (argparse.SUPPRESS, "by --preset") if field.name in by_preset else (field.default, field.default)
+        metavar = (
+            "{{{}}}".format(",".join(choices))
+            if choices
+            else field.metadata.get("metavar", "N" if isinstance(field.default, int) else "LANG")
+        )
+        default, told = (
+            (argparse.SUPPRESS, "by --preset")
+            if field.name in by_preset
+            else (field.default, field.default)
+        )
         text = f"{field.metadata['help']} (default: {told})"
-        parser.add_argument(*names, dest=field.name, type=type(field.default), default=default, metavar=metavar, help=text)
+        parser.add_argument(
+            *names,
+            dest=field.name,
+            type=type(field.default),
+            default=default,
+            metavar=metavar,
+            help=text,
+        )
 
 
 def _fields(args, cls):
@@ -39,13 +62,21 @@ def user_dir(args):
 def prepare_command(args):
     """Run `klang prepare`."""
     options = _fields(args, PrepareOptions)
-    inputs = multi30k_inputs(args.folder) if args.corpus == "multi30k" else text_inputs(args.train, args.valid, args.test)
+    inputs = (
+        multi30k_inputs(args.folder)
+        if args.corpus == "multi30k"
+        else text_inputs(args.train, args.valid, args.test)
+    )
     _tell_prepared(args.out, prepare(inputs, args.out, options))
 
 
 def iwslt14_command(args):
     """Run `klang prepare iwslt14`."""
-    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(PrepareOptions) if hasattr(args, field.name)}
+    given = {
+        field.name: getattr(args, field.name)
+        for field in dataclasses.fields(PrepareOptions)
+        if hasattr(args, field.name)
+    }
     report = prepare_iwslt14(
         args.out,
         preset_options(args.preset, **given),
@@ -61,7 +92,10 @@ def iwslt14_command(args):
 
 def _tell_prepared(out, report):
     vocabulary = ", ".join(f"{lang} {size}" for lang, size in report["vocabulary"].items())
-    print(f"ready for fairseq-train: {os.path.join(out, 'bin')} ({report['lines']['train']['kept']} training pairs; vocabulary: {vocabulary})")
+    print(
+        f"ready for fairseq-train: {os.path.join(out, 'bin')} ({report['lines']['train']['kept']} "
+        f"training pairs; vocabulary: {vocabulary})"
+    )
 
 
 def score_command(args):
@@ -78,15 +112,22 @@ def score_command(args):
         samples=args.samples,
         seed=args.seed,
     )
-    print(json.dumps(report.as_dict(), indent=2, ensure_ascii=False) if args.json else format_report(report))
+    print(
+        json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
+        if args.json
+        else format_report(report)
+    )
 
 
 def average_command(args):
     """Run `klang average`."""
-    from .average import AverageError, average_to_file, find_last
+    from .checkpoints.average import AverageError, average_to_file, find_last
 
     if bool(args.inputs) == bool(args.dir):
-        raise AverageError("give either --inputs CHECKPOINT..., or --dir DIR with --last-epochs N or --last-updates N")
+        raise AverageError(
+            "give either --inputs CHECKPOINT..., or --dir DIR with --last-epochs N or "
+            "--last-updates N"
+        )
     if args.inputs and (args.last_epochs is not None or args.last_updates is not None):
         raise AverageError("--last-epochs and --last-updates go with --dir, not with --inputs")
     paths = args.inputs or find_last(args.dir, epochs=args.last_epochs, updates=args.last_updates)
@@ -100,7 +141,13 @@ def export_command(args):
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     check, dropped = export(
-        args.checkpoint, args.data, args.out, kind=args.type, subset=args.check_subset, count=args.check_sentences, text=args.check
+        args.checkpoint,
+        args.data,
+        args.out,
+        kind=args.type,
+        subset=args.check_subset,
+        count=args.check_sentences,
+        text=args.check,
     )
     if dropped:
         print(f"left out, since translation does not use them: {summary(dropped)}")
@@ -112,7 +159,12 @@ def translate_command(args):
     """Run `klang translate`."""
     from .quantization.translate import translate_file
 
-    sizes = dict(beam=args.beam, batch_tokens=args.batch_tokens, threads=args.threads, buffer_size=args.buffer_size)
+    sizes = dict(
+        beam=args.beam,
+        batch_tokens=args.batch_tokens,
+        threads=args.threads,
+        buffer_size=args.buffer_size,
+    )
     translate_file(args.model, args.input, args.output, **sizes)
 
 
@@ -126,7 +178,7 @@ def report_command(args):
 
 def doctor_command(args):
     """Run `klang doctor`; the exit status is 1 when something is broken."""
-    from .doctor import examine
+    from .checks.doctor import examine
 
     broken = 0
     for finding in examine():
@@ -137,46 +189,68 @@ def doctor_command(args):
 
 def _command(commands, name, function, text, example):
     parser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=example, formatter_class=argparse.RawDescriptionHelpFormatter
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=example,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(function=function, resumes=function in (prepare_command, iwslt14_command))
     return parser
 
 
 def _prepare_parser(commands):
-    parser = commands.add_parser("prepare", help="turn raw parallel text into a folder that fairseq-train reads")
+    parser = commands.add_parser(
+        "prepare", help="turn raw parallel text into a folder that fairseq-train reads"
+    )
     corpora = parser.add_subparsers(dest="corpus", metavar="CORPUS", required=True)
     multi30k = _command(
         corpora,
         "multi30k",
         prepare_command,
-        "prepare Multi30k (task 1): train, valid, test (2016 Flickr), test1 (2017 Flickr), test2 (2017 MSCOCO)",
-        "example:\n  klang prepare multi30k --from data/multi30k --out data/m30k --vocab-size 8000\n  fairseq-train data/m30k/bin ...",
+        "prepare Multi30k (task 1): train, valid, test (2016 Flickr), test1 (2017 Flickr), test2 "
+        "(2017 MSCOCO)",
+        "example:\n  klang prepare multi30k --from data/multi30k --out data/m30k --vocab-size "
+        "8000\n  fairseq-train data/m30k/bin ...",
     )
     multi30k.add_argument(
         "--from",
         dest="folder",
         required=True,
         metavar="DIR",
-        help="folder with train, val, test_2016_flickr, test_2017_flickr and test_2017_mscoco, each .de and .en, plain or .gz",
+        help=(
+            "folder with train, val, test_2016_flickr, test_2017_flickr and test_2017_mscoco, "
+            "each .de and .en, plain or .gz"
+        ),
     )
     text = _command(
         corpora,
         "text",
         prepare_command,
-        "prepare any parallel text; PREFIX stands for the files PREFIX.de and PREFIX.en (-s and -t), plain or .gz",
-        "example:\n  klang prepare text --train raw/train --valid raw/dev --test raw/test --out data/mine -s de -t en",
+        "prepare any parallel text; PREFIX stands for the files PREFIX.de and PREFIX.en (-s and "
+        "-t), plain or .gz",
+        "example:\n  klang prepare text --train raw/train --valid raw/dev --test raw/test --out "
+        "data/mine -s de -t en",
     )
     for name in ("train", "valid"):
         text.add_argument("--" + name, required=True, metavar="PREFIX", help=f"{name} text")
-    text.add_argument("--test", required=True, action="append", metavar="PREFIX", help="test text; give it again for test1, test2, ...")
+    text.add_argument(
+        "--test",
+        required=True,
+        action="append",
+        metavar="PREFIX",
+        help="test text; give it again for test1, test2, ...",
+    )
     iwslt14 = _iwslt14_parser(corpora)
     for sub in (multi30k, text, iwslt14):
         sub.add_argument(
             "--out",
             required=True,
             metavar="DIR",
-            help="folder for raw/ (for klang score), tok/, subword/, bin/ (for fairseq) and prepare.json; a second run reuses what is there",
+            help=(
+                "folder for raw/ (for klang score), tok/, subword/, bin/ (for fairseq) and "
+                "prepare.json; a second run reuses what is there"
+            ),
         )
         _add_fields(sub, PrepareOptions, by_preset=BY_PRESET if sub is iwslt14 else ())
 
@@ -186,24 +260,52 @@ def _iwslt14_parser(corpora):
         corpora,
         "iwslt14",
         iwslt14_command,
-        "prepare IWSLT14 German-English by the rules of fairseq's published recipe: fetch, clean, split, tokenise, binarise",
-        "example:\n  klang prepare iwslt14 --preset bpe10k --cache data/iwslt14 --out data/iwslt14/bpe10k",
+        "prepare IWSLT14 German-English by the rules of fairseq's published recipe: fetch, clean, "
+        "split, tokenise, binarise",
+        "example:\n  klang prepare iwslt14 --preset bpe10k --cache data/iwslt14 --out "
+        "data/iwslt14/bpe10k",
     )
     parser.add_argument(
         "--preset",
         default="bpe8k",
-        metavar="{%s}" % ",".join(PRESETS),
+        metavar="{{{}}}".format(",".join(PRESETS)),
         help="bpe8k, bpe32k: joined dictionary; bpe10k: fairseq's own, separate dictionaries; sentencepiece: 8,000 joined; "
         "word: joined, words above the threshold that comes closest to 56,652 (default: bpe8k)",
     )
-    parser.add_argument("--archive", metavar="FILE", help="the archive, de-en.tgz or 2014-01.tgz; without it de-en.tgz is fetched")
-    parser.add_argument("--cache", metavar="DIR", help="folder that keeps the fetched archive for further preparations (default: --out)")
-    parser.add_argument("--url", action="append", metavar="URL", help="fetch from here instead of the known addresses; give it again for a second choice")
-    parser.add_argument("--sha256", default="", metavar="HEX", help="refuse an archive of another SHA-256")
     parser.add_argument(
-        "--fold", type=int, default=0, metavar="R", help="validation is each pair whose number leaves R when divided by 23; 0 is fairseq's split (default: 0)"
+        "--archive",
+        metavar="FILE",
+        help="the archive, de-en.tgz or 2014-01.tgz; without it de-en.tgz is fetched",
     )
-    parser.add_argument("--any-archive", action="store_true", help="go on with an archive whose size or line counts are not the published ones")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder that keeps the fetched archive for further preparations (default: --out)",
+    )
+    parser.add_argument(
+        "--url",
+        action="append",
+        metavar="URL",
+        help="fetch from here instead of the known addresses; give it again for a second choice",
+    )
+    parser.add_argument(
+        "--sha256", default="", metavar="HEX", help="refuse an archive of another SHA-256"
+    )
+    parser.add_argument(
+        "--fold",
+        type=int,
+        default=0,
+        metavar="R",
+        help=(
+            "validation is each pair whose number leaves R when divided by 23; 0 is fairseq's "
+            "split (default: 0)"
+        ),
+    )
+    parser.add_argument(
+        "--any-archive",
+        action="store_true",
+        help="go on with an archive whose size or line counts are not the published ones",
+    )
     return parser
 
 
@@ -212,22 +314,59 @@ def _score_parser(commands):
         commands,
         "score",
         score_command,
-        "score the output of fairseq-generate against the raw reference, every kind of BLEU side by side; two outputs are compared",
-        "example:\n  fairseq-generate data/m30k/bin --path checkpoint_best.pt --required-batch-size-multiple 1 > gen.out\n"
+        "score the output of fairseq-generate against the raw reference, every kind of BLEU side "
+        "by side; two outputs are compared",
+        "example:\n  fairseq-generate data/m30k/bin --path checkpoint_best.pt "
+        "--required-batch-size-multiple 1 > gen.out\n"
         "  klang score --ref data/m30k/raw/test.en gen.out",
     )
-    parser.add_argument("--ref", required=True, metavar="FILE", help="raw reference, one sentence a line, plain or .gz")
-    parser.add_argument("hypotheses", nargs="+", metavar="OUTPUT", help="output of fairseq-generate or fairseq-interactive; one or two files")
     parser.add_argument(
-        "--subword", default="bpe", metavar="{bpe,sentencepiece,none}", help="subwords to undo, if fairseq has not undone them (default: bpe)"
+        "--ref",
+        required=True,
+        metavar="FILE",
+        help="raw reference, one sentence a line, plain or .gz",
     )
     parser.add_argument(
-        "--tokenizer", default="moses", metavar="{moses,none}", help="moses: the model writes Moses tokens, detokenise them (default: moses)"
+        "hypotheses",
+        nargs="+",
+        metavar="OUTPUT",
+        help="output of fairseq-generate or fairseq-interactive; one or two files",
     )
-    parser.add_argument("--plain", action="store_true", help="OUTPUT is running text, one translation a line")
-    parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (default: the ending of the reference's name)")
-    parser.add_argument("--samples", type=int, default=1000, metavar="N", help="resamples of the paired bootstrap (default: 1000)")
-    parser.add_argument("--seed", type=int, default=12345, metavar="N", help="seed of the paired bootstrap (default: 12345)")
+    parser.add_argument(
+        "--subword",
+        default="bpe",
+        metavar="{bpe,sentencepiece,none}",
+        help="subwords to undo, if fairseq has not undone them (default: bpe)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        default="moses",
+        metavar="{moses,none}",
+        help="moses: the model writes Moses tokens, detokenise them (default: moses)",
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="OUTPUT is running text, one translation a line"
+    )
+    parser.add_argument(
+        "-t",
+        "--target-lang",
+        metavar="LANG",
+        help="target language (default: the ending of the reference's name)",
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="resamples of the paired bootstrap (default: 1000)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=12345,
+        metavar="N",
+        help="seed of the paired bootstrap (default: 12345)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -237,12 +376,30 @@ def _average_parser(commands):
         "average",
         average_command,
         "average the weights of several checkpoints into one",
-        "example:\n  klang average --dir checkpoints --last-epochs 5 --output checkpoints/average.pt",
+        "example:\n  klang average --dir checkpoints --last-epochs 5 --output "
+        "checkpoints/average.pt",
     )
-    parser.add_argument("--inputs", nargs="+", metavar="CHECKPOINT", help="the checkpoints; settings are taken from the last")
-    parser.add_argument("--dir", metavar="DIR", help="folder of checkpoints, with one of the next two")
-    parser.add_argument("--last-epochs", type=int, metavar="N", help="average the last N of checkpoint1.pt, checkpoint2.pt, ...")
-    parser.add_argument("--last-updates", type=int, metavar="N", help="average the last N of checkpoint_1_500.pt, ...")
+    parser.add_argument(
+        "--inputs",
+        nargs="+",
+        metavar="CHECKPOINT",
+        help="the checkpoints; settings are taken from the last",
+    )
+    parser.add_argument(
+        "--dir", metavar="DIR", help="folder of checkpoints, with one of the next two"
+    )
+    parser.add_argument(
+        "--last-epochs",
+        type=int,
+        metavar="N",
+        help="average the last N of checkpoint1.pt, checkpoint2.pt, ...",
+    )
+    parser.add_argument(
+        "--last-updates",
+        type=int,
+        metavar="N",
+        help="average the last N of checkpoint_1_500.pt, ...",
+    )
     parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
 
 
@@ -251,16 +408,44 @@ def _export_parser(commands):
         commands,
         "export",
         export_command,
-        "export a transformer checkpoint as a CTranslate2 model, and check that it translates as fairseq does",
-        "example:\n  klang export run/checkpoint_best.pt --data data/m30k/bin --out served --type int8",
+        "export a transformer checkpoint as a CTranslate2 model, and check that it translates as "
+        "fairseq does",
+        "example:\n  klang export run/checkpoint_best.pt --data data/m30k/bin --out served --type "
+        "int8",
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="checkpoint of transformer_dualhead, or of fairseq's transformer")
-    parser.add_argument("--data", required=True, metavar="DIR", help="the folder that fairseq-train read")
+    parser.add_argument(
+        "checkpoint",
+        metavar="CHECKPOINT",
+        help="checkpoint of transformer_dualhead, or of fairseq's transformer",
+    )
+    parser.add_argument(
+        "--data", required=True, metavar="DIR", help="the folder that fairseq-train read"
+    )
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder for the model")
-    parser.add_argument("--type", default="int8", metavar="{float32,int8}", help="type of the weights and of the products (default: int8)")
-    parser.add_argument("--check", metavar="FILE", help="raw source sentences for the self-check (default: those of --check-subset)")
-    parser.add_argument("--check-subset", default="valid", metavar="SPLIT", help="split whose sentences the self-check translates (default: valid)")
-    parser.add_argument("--check-sentences", type=int, default=200, metavar="N", help="sentences of the self-check (default: 200)")
+    parser.add_argument(
+        "--type",
+        default="int8",
+        metavar="{float32,int8}",
+        help="type of the weights and of the products (default: int8)",
+    )
+    parser.add_argument(
+        "--check",
+        metavar="FILE",
+        help="raw source sentences for the self-check (default: those of --check-subset)",
+    )
+    parser.add_argument(
+        "--check-subset",
+        default="valid",
+        metavar="SPLIT",
+        help="split whose sentences the self-check translates (default: valid)",
+    )
+    parser.add_argument(
+        "--check-sentences",
+        type=int,
+        default=200,
+        metavar="N",
+        help="sentences of the self-check (default: 200)",
+    )
 
 
 def _translate_parser(commands):
@@ -269,16 +454,35 @@ def _translate_parser(commands):
         "translate",
         translate_command,
         "translate raw text, one sentence a line, with an exported model",
-        "example:\n  klang translate served --input news.de --output news.en\n  echo 'ein hund läuft .' | klang translate served",
+        "example:\n  klang translate served --input news.de --output news.en\n  echo 'ein hund "
+        "läuft .' | klang translate served",
     )
     parser.add_argument("model", metavar="MODEL", help="folder that klang export wrote")
-    parser.add_argument("--input", metavar="FILE", help="text to translate, plain or .gz (default: standard input)")
     parser.add_argument(
-        "--output", metavar="FILE", help="file for the translations, which appears when it is complete (default: standard output)"
+        "--input", metavar="FILE", help="text to translate, plain or .gz (default: standard input)"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help=(
+            "file for the translations, which appears when it is complete (default: standard "
+            "output)"
+        ),
     )
     parser.add_argument("--beam", type=int, default=5, metavar="N", help="beam size (default: 5)")
-    parser.add_argument("--batch-tokens", type=int, default=1024, metavar="N", help="source tokens of a batch (default: 1024)")
-    parser.add_argument("--threads", type=int, metavar="N", help="translations at a time, one core each (default: all cores)")
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="source tokens of a batch (default: 1024)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="translations at a time, one core each (default: all cores)",
+    )
     parser.add_argument(
         "--buffer-size",
         type=int,
@@ -298,7 +502,8 @@ def parser():
         "user-dir",
         user_dir,
         "print the folder for fairseq's --user-dir",
-        "example:\n  fairseq-train DATA --user-dir $(klang user-dir) --criterion restricted_softbleu ...",
+        "example:\n  fairseq-train DATA --user-dir $(klang user-dir) --criterion "
+        "restricted_softbleu ...",
     )
     _prepare_parser(commands)
     _score_parser(commands)
@@ -313,19 +518,23 @@ def parser():
         "example:\n  klang report checkpoints/ce checkpoints/softbleu --out report",
     )
     report.add_argument("runs", nargs="+", metavar="RUN", help="folder of a training")
-    report.add_argument("--out", required=True, metavar="DIR", help="folder for the figures and tables")
+    report.add_argument(
+        "--out", required=True, metavar="DIR", help="folder for the figures and tables"
+    )
     _command(
         commands,
         "doctor",
         doctor_command,
-        "look over the installation; every problem comes with its fix, and the exit status is 1 if something is broken",
+        "look over the installation; every problem comes with its fix, and the exit status is 1 if "
+        "something is broken",
         "example:\n  klang doctor",
     )
     return root
 
 
 def main(argv=None):
-    """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input), 130 (interrupted)."""
+    """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input),
+    130 (interrupted)."""
     if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output
         sys.stderr = open(os.devnull, "w")
     for name in ("sacrebleu", "matplotlib"):  # fairseq turns on every logger's debug messages

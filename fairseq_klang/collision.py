@@ -1,4 +1,6 @@
-"""The collision constant: how many of a vocabulary's tokens compete at one position (DESIGN 1 and 4)."""
+"""The collision constant: how many of a vocabulary's tokens compete at one position (DESIGN 1 and
+4)."""
+
 import math
 
 K_LANG = 0.003
@@ -8,11 +10,14 @@ def _check(vocab_size, k_lang):
     if vocab_size < 1:
         raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
     if not 0 < k_lang <= 1:
-        raise ValueError(f"k_lang is {k_lang}; it must be above 0 and at most 1 (the default is {K_LANG})")
+        raise ValueError(
+            f"k_lang is {k_lang}; it must be above 0 and at most 1 (the default is {K_LANG})"
+        )
 
 
 def collision_size(vocab_size: int, k_lang: float = K_LANG) -> int:
-    """Number of candidates k = round(K_lang * V) of DESIGN 1, at least 1: 8,000 -> 24, 32,000 -> 96, 56,652 -> 170.
+    """Number of candidates k = round(K_lang * V) of DESIGN 1, at least 1: 8,000 -> 24, 32,000 ->
+    96, 56,652 -> 170.
 
     Raises ValueError for an empty vocabulary or a constant outside (0, 1].
     """
@@ -21,7 +26,8 @@ def collision_size(vocab_size: int, k_lang: float = K_LANG) -> int:
 
 
 def min_bits(vocab_size: int, k_lang: float = K_LANG) -> int:
-    """Bits that tell K_lang * V tokens apart, ceil(log2(K_lang * V)) of DESIGN 4, at least 1: 8,000 -> 5, 56,652 -> 8.
+    """Bits that tell K_lang * V tokens apart, ceil(log2(K_lang * V)) of DESIGN 4, at least 1: 8,000
+    -> 5, 56,652 -> 8.
 
     Raises ValueError as :func:`collision_size` does.
     """

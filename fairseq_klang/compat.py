@@ -1,11 +1,10 @@
 """Every bridge over versions of fairseq, torch and Python; no other file asks for a version."""
+
 import argparse
 import atexit
 import collections
 import contextlib
-import pickle
 import queue
-import re
 import sys
 import threading
 import time
@@ -14,31 +13,29 @@ import typing
 import numpy as np
 import torch
 
-from .errors import KlangError
-
-
-class CheckpointError(KlangError):
-    """A checkpoint that cannot be read: missing, cut short, or holding objects that are not allowed."""
-
-
 # torch.nn.functional.linear_cross_entropy came with torch 2.13.
 HAS_TORCH_LINEAR_CROSS_ENTROPY = hasattr(torch.nn, "LinearCrossEntropyOptions")
 
 
-# -- torch: autocast ----------------------------------------------------------------------------------------
+# -- torch: autocast -------------------------------------------------------------------------------
 
 
 def autocast_dtype(device_type):
-    """The dtype autocast gives matrix products on this device type, or None when autocast is off."""
+    """The dtype autocast gives matrix products on this device type, or None when autocast is
+    off."""
     try:
         enabled = torch.is_autocast_enabled(device_type)
     except TypeError:  # torch < 2.4 asks by function name
-        enabled = torch.is_autocast_cpu_enabled() if device_type == "cpu" else torch.is_autocast_enabled()
+        enabled = (
+            torch.is_autocast_cpu_enabled() if device_type == "cpu" else torch.is_autocast_enabled()
+        )
     if not enabled:
         return None
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device_type)
-    return torch.get_autocast_cpu_dtype() if device_type == "cpu" else torch.get_autocast_gpu_dtype()
+    return (
+        torch.get_autocast_cpu_dtype() if device_type == "cpu" else torch.get_autocast_gpu_dtype()
+    )
 
 
 def no_autocast(device_type):
@@ -48,15 +45,17 @@ def no_autocast(device_type):
     return contextlib.nullcontext()
 
 
-# -- torch >= 2.6: checkpoints load with weights_only=True -----------------------------------------------------
+# -- torch >= 2.6: checkpoints load with weights_only=True
+# -----------------------------------------------------
 
 
 def _safe_globals():
-    """The globals that fairseq's checkpoints hold beyond torch's own list: plain data, nothing that runs code.
+    """The globals that fairseq's checkpoints hold beyond torch's own list: plain data, nothing that
+    runs code.
 
-    Which checkpoint needs which: Namespace, any trained from the command line; numpy, those with BLEU meters
-    (under both names that numpy 1 and 2 gave its module); omegaconf and builtins, a state that rank 0
-    broadcasts when several processes resume.
+    Which checkpoint needs which: Namespace, any trained from the command line; numpy, those with
+    BLEU meters (under both names that numpy 1 and 2 gave its module); omegaconf and builtins, a
+    state that rank 0 broadcasts when several processes resume.
     """
     from fairseq.distributed import utils as distributed_utils
     from omegaconf import DictConfig, ListConfig
@@ -78,45 +77,15 @@ def _safe_globals():
 def allow_checkpoint_globals():
     """Let torch's safe loader read fairseq checkpoints; a pickle that would run code stays refused.
 
-    torch before 2.6 loads without the safe mode, and before 2.4 has no list to extend: nothing to do there.
+    torch before 2.6 loads without the safe mode, and before 2.4 has no list to extend: nothing to
+    do there.
     """
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals(_safe_globals())
 
 
-# torch that has no list of safe globals would refuse every Namespace: there the caller must trust the file.
-_SAFE_LOAD = {"weights_only": True} if hasattr(torch.serialization, "add_safe_globals") else {}
-
-
-def load_checkpoint(path):
-    """A checkpoint as a dict on the CPU, read with weights_only=True (torch >= 2.6), with 0.12.2's extra encoder keys stripped.
-
-    Raises CheckpointError, in one line, for a file that is missing, cut short, no checkpoint, or unsafe.
-    """
-    try:
-        state = torch.load(path, map_location="cpu", **_SAFE_LOAD)
-    except FileNotFoundError:
-        raise CheckpointError(f"checkpoint {path} does not exist") from None
-    except pickle.UnpicklingError as error:
-        # An unknown operand is no pickle at all; anything else that the safe loader names is an object it will not build.
-        refused = [line.strip() for line in str(error).splitlines() if re.search("(?i)unsupported|unrecognized|can only", line)]
-        if refused and "operand" not in refused[0]:
-            raise CheckpointError(f"checkpoint {path} is refused: it holds objects that could run code. {refused[0]}") from None
-        raise CheckpointError(f"checkpoint {path} is not a readable checkpoint, or was cut short while written; use another one") from None
-    except IsADirectoryError:
-        raise CheckpointError(f"checkpoint {path} is a folder; name a file in it") from None
-    except KeyError:  # of the pickle reader, at bytes that are no pickle
-        raise CheckpointError(f"checkpoint {path} is not a fairseq checkpoint; use another one") from None
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"checkpoint {path} is cut short or damaged ({reason}); use another one") from None
-    if not isinstance(state, dict) or "model" not in state:
-        raise CheckpointError(f"checkpoint {path} is not a fairseq checkpoint: it has no 'model' entry")
-    state["model"] = strip_legacy_keys(state["model"])
-    return state
-
-
-# fairseq 0.12.2 saves a second copy of each encoder layer for torch's fast path; newer code refuses them.
+# fairseq 0.12.2 saves a second copy of each encoder layer for torch's fast path; newer code refuses
+# them.
 _LEGACY_SUFFIXES = (
     "in_proj_weight",
     "in_proj_bias",
@@ -140,26 +109,31 @@ def strip_legacy_keys(state_dict):
 
 
 def strip_legacy_keys_in_place(state_dict, wanted):
-    """Drop 0.12.2's duplicate encoder tensors unless the model at hand has them too (`wanted`, its state dict)."""
+    """Drop 0.12.2's duplicate encoder tensors unless the model at hand has them too (`wanted`, its
+    state dict)."""
     for key in [key for key in state_dict if _is_legacy(key) and key not in wanted]:
         del state_dict[key]
 
 
-# -- fairseq 0.12.2: a second encoder -----------------------------------------------------------------------------------
+# -- fairseq 0.12.2: a second encoder
+# -----------------------------------------------------------------------------------
 
 
 def without_encoder_fast_path(model):
-    """Make an evaluated encoder use its weights: 0.12.2 otherwise runs on a copy made when the checkpoint was loaded."""
+    """Make an evaluated encoder use its weights: 0.12.2 otherwise runs on a copy made when the
+    checkpoint was loaded."""
     for module in model.modules():
         if hasattr(module, "can_use_fastpath"):
             module.can_use_fastpath = False
 
 
-# -- fairseq: what a criterion is not told -----------------------------------------------------------------------
+# -- fairseq: what a criterion is not told
+# -----------------------------------------------------------------------
 
 
 def is_training_command():
-    """Whether this process is one of fairseq's training commands; fairseq-validate builds criterions too."""
+    """Whether this process is one of fairseq's training commands; fairseq-validate builds
+    criterions too."""
     return _is_command("fairseq_cli.train")
 
 
@@ -176,8 +150,8 @@ def _is_command(module):
 def follow_training(task, criterion):
     """Keep `criterion.epoch` and `criterion.num_updates` current, and let the process end in order.
 
-    fairseq tells the task and the model which epoch and update it is, but not the criterion. The two methods
-    are wrapped on this task object, not on its class.
+    fairseq tells the task and the model which epoch and update it is, but not the criterion. The
+    two methods are wrapped on this task object, not on its class.
     """
     begin_epoch, train_step = task.begin_epoch, task.train_step
 
@@ -194,7 +168,8 @@ def follow_training(task, criterion):
     end_loaders_at_exit()
 
 
-# -- fairseq: leaving while batches are being loaded ---------------------------------------------------------------
+# -- fairseq: leaving while batches are being loaded
+# ---------------------------------------------------------------
 
 _LOADERS_END_WITHIN = 10.0  # seconds; longer than any one batch takes to collate
 
@@ -202,8 +177,9 @@ _LOADERS_END_WITHIN = 10.0  # seconds; longer than any one batch takes to collat
 def end_loaders_at_exit():
     """Let fairseq's loading threads end before Python does, however the process ends.
 
-    They are daemon threads. One that Python kills inside torch's C++ code aborts the process (SIGABRT in place of the
-    exit status, after the error message), which happens now and then to a training that stops in mid-epoch.
+    They are daemon threads. One that Python kills inside torch's C++ code aborts the process
+    (SIGABRT in place of the exit status, after the error message), which happens now and then to a
+    training that stops in mid-epoch.
     """
     atexit.unregister(_end_loaders)
     atexit.register(_end_loaders)
@@ -223,14 +199,16 @@ def _end_loaders():
             thread.join(0.01)
 
 
-# -- fairseq: what runs past the modules --------------------------------------------------------------------------
+# -- fairseq: what runs past the modules
+# --------------------------------------------------------------------------
 
 
 def call_every_projection(model):
     """Make attention and encoder layers call their projection modules in every mode.
 
-    Self-attention hands the raw weights to torch in full-sequence mode unless its check of dimensions is off, and in
-    fairseq 0.12.2 an encoder layer in evaluation runs torch's fast path on copies of them (DESIGN 7).
+    Self-attention hands the raw weights to torch in full-sequence mode unless its check of
+    dimensions is off, and in fairseq 0.12.2 an encoder layer in evaluation runs torch's fast path
+    on copies of them (DESIGN 7).
     """
     for module in model.modules():
         if hasattr(module, "skip_embed_dim_check"):

@@ -1,17 +1,30 @@
 """The command `klang`: exit statuses, one-line errors, and what goes to stdout."""
+
 import json
 import os
 
 import pytest
 import torch
-from conftest import USER_DIR, run
 
-from fairseq_klang import cli, doctor
+from fairseq_klang import cli
+from fairseq_klang.checks import doctor
 from fairseq_klang.data import prepare as preparing
-from test_average import save
-from test_scoring import REFERENCE, SYSTEM, generated
+from helpers.checkpoints import save
+from helpers.outputs import REFERENCE, SYSTEM, generated
+from helpers.running import USER_DIR, run
 
-COMMANDS = ["user-dir", "prepare multi30k", "prepare text", "prepare iwslt14", "score", "average", "export", "translate", "report", "doctor"]
+COMMANDS = [
+    "user-dir",
+    "prepare multi30k",
+    "prepare text",
+    "prepare iwslt14",
+    "score",
+    "average",
+    "export",
+    "translate",
+    "report",
+    "doctor",
+]
 
 
 def klang(capsys, *arguments):
@@ -32,7 +45,10 @@ def test_user_dir_prints_the_folder_and_nothing_else():
 def test_exit_status_of_a_process():
     result = run("fairseq_klang.cli", "score", "--ref", "nowhere.en", "x", check=False)
     assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr.splitlines()[-1] == "klang: error: nowhere.en does not exist" and "Traceback" not in result.stderr
+    assert (
+        result.stderr.splitlines()[-1] == "klang: error: nowhere.en does not exist"
+        and "Traceback" not in result.stderr
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -49,30 +65,59 @@ def test_help_lists_every_command(capsys):
 def test_prepare_then_everything_from_its_folder(capsys, tmp_path):
     for split, count in (("train", 6), ("dev", 5), ("test", 5)):
         for lang in ("de", "en"):
-            (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in (REFERENCE * 2)[:count]))
-    prefixes = [part for name, split in (("train", "train"), ("valid", "dev"), ("test", "test")) for part in (f"--{name}", tmp_path / split)]
-    status, out, err = klang(capsys, "prepare", "text", *prefixes, "--out", tmp_path / "out", "--vocab-size", 30)
+            (tmp_path / f"{split}.{lang}").write_text(
+                "".join(f"{line}\n" for line in (REFERENCE * 2)[:count])
+            )
+    prefixes = [
+        part
+        for name, split in (("train", "train"), ("valid", "dev"), ("test", "test"))
+        for part in (f"--{name}", tmp_path / split)
+    ]
+    status, out, err = klang(
+        capsys, "prepare", "text", *prefixes, "--out", tmp_path / "out", "--vocab-size", 30
+    )
     assert status == 0 and f"{tmp_path / 'out' / 'bin'} (6 training pairs" in out
     for number, step in enumerate(preparing.STEPS, 1):
         assert f"[{number}/4] {step}:" in err
     assert (tmp_path / "out" / "bin" / "dict.en.txt").exists()
 
-    status, out, err = klang(capsys, "prepare", "text", *prefixes, "--out", tmp_path / "out", "--vocab-size", 31)
-    assert status == 2 and out == "" and err.startswith("klang: error: ") and err.count("\n") == 1 and "--vocab-size 30, now it is 31" in err
+    status, out, err = klang(
+        capsys, "prepare", "text", *prefixes, "--out", tmp_path / "out", "--vocab-size", 31
+    )
+    assert (
+        status == 2
+        and out == ""
+        and err.startswith("klang: error: ")
+        and err.count("\n") == 1
+        and "--vocab-size 30, now it is 31" in err
+    )
 
     (tmp_path / "gen").write_text(generated(SYSTEM))
-    status, out, _ = klang(capsys, "score", "--ref", tmp_path / "out" / "raw" / "test.en", tmp_path / "gen")
+    status, out, _ = klang(
+        capsys, "score", "--ref", tmp_path / "out" / "raw" / "test.en", tmp_path / "gen"
+    )
     assert status == 0 and "sacreBLEU, detokenised, cased" in out and "nrefs:1" in out
 
 
 def test_options_reach_prepare(capsys, monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr(cli, "prepare", lambda *arguments: seen.append(arguments) or {"vocabulary": {}, "lines": {"train": {"kept": 0}}})
-    command = "prepare multi30k --from {0} --out o -s en -t de --subword word --vocab-size 0 --tokenizer none --keep-case --dictionary separate --limit 9 --workers 2"
+    monkeypatch.setattr(
+        cli,
+        "prepare",
+        lambda *arguments: (
+            seen.append(arguments) or {"vocabulary": {}, "lines": {"train": {"kept": 0}}}
+        ),
+    )
+    command = (
+        "prepare multi30k --from {0} --out o -s en -t de --subword word --vocab-size 0 "
+        "--tokenizer none --keep-case --dictionary separate --limit 9 --workers 2"
+    )
     status, _, _ = klang(capsys, *command.format(tmp_path).split())
     (inputs, out, options) = seen[0]
     assert status == 0 and out == "o" and inputs["valid"] == str(tmp_path / "val")
-    assert options == preparing.PrepareOptions("en", "de", "word", 0, "none", False, True, "separate", 9, 2)
+    assert options == preparing.PrepareOptions(
+        "en", "de", "word", 0, "none", False, True, "separate", 9, 2
+    )
     klang(capsys, "prepare", "multi30k", "--from", tmp_path, "--out", "o")
     assert seen[1][2] == preparing.PrepareOptions()
     klang(capsys, *"prepare text --train a --valid b --test c --test d --out o".split())
@@ -80,11 +125,26 @@ def test_options_reach_prepare(capsys, monkeypatch, tmp_path):
 
 
 def test_bad_value_is_one_line(capsys, tmp_path):
-    status, out, err = klang(capsys, "prepare", "multi30k", "--from", tmp_path, "--out", tmp_path / "o", "--subword", "bpee")
-    assert (status, out) == (2, "") and err == "klang: error: --subword is 'bpee'; it must be one of bpe, sentencepiece, word\n"
+    status, out, err = klang(
+        capsys,
+        "prepare",
+        "multi30k",
+        "--from",
+        tmp_path,
+        "--out",
+        tmp_path / "o",
+        "--subword",
+        "bpee",
+    )
+    assert (status, out) == (
+        2,
+        "",
+    ) and err == "klang: error: --subword is 'bpee'; it must be one of bpe, sentencepiece, word\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["prepare"], ["score"], ["prepare", "text", "--train", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["prepare"], ["score"], ["prepare", "text", "--train", "x"]]
+)
 def test_incomplete_commands(capsys, arguments):
     status, out, err = klang(capsys, *arguments)
     assert status == 2 and out == "" and "usage: klang" in err
@@ -93,7 +153,17 @@ def test_incomplete_commands(capsys, arguments):
 def test_score_as_json(capsys, tmp_path):
     (tmp_path / "ref.en").write_text("".join(line + "\n" for line in REFERENCE))
     (tmp_path / "gen").write_text(generated(SYSTEM))
-    status, out, _ = klang(capsys, "score", "--ref", tmp_path / "ref.en", tmp_path / "gen", tmp_path / "gen", "--json", "--samples", 20)
+    status, out, _ = klang(
+        capsys,
+        "score",
+        "--ref",
+        tmp_path / "ref.en",
+        tmp_path / "gen",
+        tmp_path / "gen",
+        "--json",
+        "--samples",
+        20,
+    )
     report = json.loads(out)
     assert status == 0 and report["samples"] == 20 and len(report["systems"]) == 2
     assert report["differences"]["bleu"]["delta"] == 0 and report["systems"][0]["sentences"] == 5
@@ -103,14 +173,34 @@ def test_average(capsys, tmp_path):
     for epoch in (1, 2, 3):
         save(tmp_path / f"checkpoint{epoch}.pt", epoch)
     output = tmp_path / "average.pt"
-    status, out, _ = klang(capsys, "average", "--dir", tmp_path, "--last-epochs", 2, "--output", output)
+    status, out, _ = klang(
+        capsys, "average", "--dir", tmp_path, "--last-epochs", 2, "--output", output
+    )
     assert status == 0 and "checkpoint2.pt" in out and "checkpoint1.pt" not in out
     assert torch.load(output)["model"]["bias"][0] == 2.5
-    status, _, _ = klang(capsys, "average", "--inputs", tmp_path / "checkpoint1.pt", tmp_path / "checkpoint3.pt", "--output", output)
+    status, _, _ = klang(
+        capsys,
+        "average",
+        "--inputs",
+        tmp_path / "checkpoint1.pt",
+        tmp_path / "checkpoint3.pt",
+        "--output",
+        output,
+    )
     assert status == 0 and torch.load(output)["model"]["bias"][0] == 2.0
-    for bad in ([], ["--dir", tmp_path], ["--inputs", "a", "--dir", "b"], ["--inputs", "a", "--last-epochs", 1], ["--inputs", tmp_path / "none.pt"]):
+    for bad in (
+        [],
+        ["--dir", tmp_path],
+        ["--inputs", "a", "--dir", "b"],
+        ["--inputs", "a", "--last-epochs", 1],
+        ["--inputs", tmp_path / "none.pt"],
+    ):
         status, _, err = klang(capsys, "average", *bad, "--output", tmp_path / "other.pt")
-        assert status == 2 and err.splitlines()[-1].startswith("klang: error: ") and not (tmp_path / "other.pt").exists()
+        assert (
+            status == 2
+            and err.splitlines()[-1].startswith("klang: error: ")
+            and not (tmp_path / "other.pt").exists()
+        )
 
 
 def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
@@ -123,12 +213,19 @@ def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "prepare", interrupted)
     command = ["prepare", "multi30k", "--from", tmp_path, "--out", "o"]
     status, _, err = klang(capsys, *command)
-    assert status == 130 and err == "klang: interrupted; what is complete is kept, run the command again to go on\n"
+    assert (
+        status == 130
+        and err == "klang: interrupted; what is complete is kept, run the command again to go on\n"
+    )
     from fairseq_klang.quantization import translate
 
     monkeypatch.setattr(translate, "translate_file", interrupted)
     status, _, err = klang(capsys, "translate", "m")  # it keeps nothing
-    assert status == 130 and err == "klang: interrupted before it was complete; run the command again from the start\n"
+    assert (
+        status == 130
+        and err
+        == "klang: interrupted before it was complete; run the command again from the start\n"
+    )
     monkeypatch.setattr(cli, "prepare", full)
     status, _, err = klang(capsys, *command)
     assert (status, err) == (2, "klang: error: out/tok: No space left on device\n")
@@ -150,41 +247,73 @@ def test_report_calls_curves(capsys, monkeypatch):
 def test_doctor_finds_this_installation_sound(capsys):
     status, out, _ = klang(capsys, "doctor")
     assert status == 0 and "broken" not in out
-    for words in ("Python 3", f"torch {torch.__version__.split('+')[0]}", "fairseq", "sacrebleu", "ctranslate2 ", "device:", f"--user-dir {USER_DIR}", "BLEU self-test"):
+    for words in (
+        "Python 3",
+        f"torch {torch.__version__.split('+')[0]}",
+        "fairseq",
+        "sacrebleu",
+        "ctranslate2 ",
+        "device:",
+        f"--user-dir {USER_DIR}",
+        "BLEU self-test",
+    ):
         assert words in out
 
 
 def test_doctor_tells_of_what_is_optional(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     finding = doctor.check_optional("ctranslate2", "ctranslate2", "export", "klang export")
-    assert finding.state == "ok" and "optional" in finding.text and "pip install 'fairseq-klang[export]'" in finding.text
+    assert (
+        finding.state == "ok"
+        and "optional" in finding.text
+        and "pip install 'fairseq-klang[export]'" in finding.text
+    )
 
 
 def test_doctor_warns_of_several_fairseqs():
     finding = doctor.check_fairseq({"fairseq": "0.12.2", "ve-fairseq": "0.12.3"}.get)
-    assert finding.state == "warning" and "fairseq 0.12.2, ve-fairseq 0.12.3" in finding.text and "pip uninstall" in finding.fix
+    assert (
+        finding.state == "warning"
+        and "fairseq 0.12.2, ve-fairseq 0.12.3" in finding.text
+        and "pip uninstall" in finding.fix
+    )
     assert doctor.check_fairseq({}.get).state == "broken"
-    assert doctor.check_fairseq({"fairseq-fixed": "0.12.3.1"}.get) == doctor.Finding("ok", "fairseq-fixed 0.12.3.1")
+    assert doctor.check_fairseq({"fairseq-fixed": "0.12.3.1"}.get) == doctor.Finding(
+        "ok", "fairseq-fixed 0.12.3.1"
+    )
 
 
 def test_doctor_ends_with_1_when_something_is_broken(capsys, monkeypatch):
-    monkeypatch.setattr(doctor, "examine", lambda: iter([doctor.Finding("ok", "a"), doctor.Finding("broken", "b", "mend b")]))
+    monkeypatch.setattr(
+        doctor,
+        "examine",
+        lambda: iter([doctor.Finding("ok", "a"), doctor.Finding("broken", "b", "mend b")]),
+    )
     status, out, _ = klang(capsys, "doctor")
     assert status == 1 and "broken   b\n         fix: mend b" in out
 
 
 def test_doctor_sees_what_is_broken(monkeypatch, tmp_path):
     (tmp_path / "broken_plugin").mkdir()
-    (tmp_path / "broken_plugin" / "__init__.py").write_text("raise RuntimeError('half installed')\n")
+    (tmp_path / "broken_plugin" / "__init__.py").write_text(
+        "raise RuntimeError('half installed')\n"
+    )
     finding = doctor.check_user_dir(str(tmp_path / "broken_plugin"))
     assert finding.state == "broken" and "half installed" in finding.text and finding.fix
     (tmp_path / "empty_plugin").mkdir()
     (tmp_path / "empty_plugin" / "__init__.py").write_text("")
-    assert "restricted_softbleu is not registered" in doctor.check_user_dir(str(tmp_path / "empty_plugin")).text
+    assert (
+        "restricted_softbleu is not registered"
+        in doctor.check_user_dir(str(tmp_path / "empty_plugin")).text
+    )
     finding = doctor.check_module("no_such_module_here", "no-such")
     assert finding.state == "broken" and "no-such" in finding.fix
     import sys
 
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     finding = doctor.check_scoring()
-    assert finding.state == "broken" and "pip install" in finding.fix and "pip install" not in finding.text
+    assert (
+        finding.state == "broken"
+        and "pip install" in finding.fix
+        and "pip install" not in finding.text
+    )

@@ -1,28 +1,39 @@
 """Reading checkpoints safely, and the bridges that are not covered by the commands."""
+
 import argparse
 
 import numpy as np
 import pytest
 import torch
+from fairseq.data.iterators import BufferedIterator
 
 import fairseq_klang  # noqa: F401
-from fairseq.data.iterators import BufferedIterator
 from fairseq_klang import compat
-from fairseq_klang.compat import CheckpointError, follow_training, load_checkpoint, strip_legacy_keys
+from fairseq_klang.checkpoints.reading import CheckpointError, load_checkpoint
+from fairseq_klang.compat import follow_training, strip_legacy_keys
 
 SAFE_LOADER = hasattr(torch.serialization, "add_safe_globals")
 
 
 def save(path, **more):
-    torch.save({"model": {"weight": torch.ones(3)}, "args": argparse.Namespace(arch="x"), **more}, path)
+    torch.save(
+        {"model": {"weight": torch.ones(3)}, "args": argparse.Namespace(arch="x"), **more}, path
+    )
     return path
 
 
 def test_the_plain_data_of_fairseqs_checkpoints_loads(tmp_path):
-    meters = {"counts": np.array([1, 2]), "total": np.float64(0.5), "flag": np.array([True]), "half": np.array([1.0], dtype="float32")}
+    meters = {
+        "counts": np.array([1, 2]),
+        "total": np.float64(0.5),
+        "flag": np.array([True]),
+        "half": np.array([1.0], dtype="float32"),
+    }
     state = load_checkpoint(save(tmp_path / "c.pt", extra_state=meters))
     assert state["args"].arch == "x"
-    assert state["extra_state"]["counts"].tolist() == [1, 2] and state["extra_state"]["total"] == 0.5
+    assert (
+        state["extra_state"]["counts"].tolist() == [1, 2] and state["extra_state"]["total"] == 0.5
+    )
 
 
 @pytest.mark.parametrize("size", [0, 10, 400])
@@ -37,7 +48,11 @@ def test_a_file_cut_short_is_told_in_one_line(tmp_path, size):
 def test_what_is_no_checkpoint_is_told_in_one_line(tmp_path):
     (tmp_path / "page.pt").write_text("<html>not found</html>")
     torch.save([1, 2], tmp_path / "list.pt")
-    for name, message in (("none.pt", "does not exist"), ("page.pt", "not a readable checkpoint|damaged"), ("list.pt", "no 'model' entry")):
+    for name, message in (
+        ("none.pt", "does not exist"),
+        ("page.pt", "not a readable checkpoint|damaged"),
+        ("list.pt", "no 'model' entry"),
+    ):
         with pytest.raises(CheckpointError, match=message) as error:
             load_checkpoint(tmp_path / name)
         assert "\n" not in str(error.value)
@@ -56,9 +71,13 @@ class Attack:
 # Under an older torch there is no safe loader: README says to load only what one trusts.
 if SAFE_LOADER:
 
-    @pytest.mark.parametrize("function, argument", [(eval, "open('attacked', 'w')"), (exec, "open('attacked', 'w')")])
+    @pytest.mark.parametrize(
+        "function, argument", [(eval, "open('attacked', 'w')"), (exec, "open('attacked', 'w')")]
+    )
     @pytest.mark.parametrize("place", ["top", "namespace", "array"])
-    def test_pickles_that_would_run_code_are_refused(tmp_path, monkeypatch, function, argument, place):
+    def test_pickles_that_would_run_code_are_refused(
+        tmp_path, monkeypatch, function, argument, place
+    ):
         monkeypatch.chdir(tmp_path)
         attack = Attack(function, argument)
         more = {
@@ -73,8 +92,15 @@ if SAFE_LOADER:
 
 
 def test_the_second_copy_of_the_encoder_is_stripped():
-    state = {"encoder.layers.0.fc1_weight": 1, "encoder.layers.0.fc1.weight": 2, "decoder.layers.0.in_proj_weight": 3}
-    assert strip_legacy_keys(state) == {"encoder.layers.0.fc1.weight": 2, "decoder.layers.0.in_proj_weight": 3}
+    state = {
+        "encoder.layers.0.fc1_weight": 1,
+        "encoder.layers.0.fc1.weight": 2,
+        "decoder.layers.0.in_proj_weight": 3,
+    }
+    assert strip_legacy_keys(state) == {
+        "encoder.layers.0.fc1.weight": 2,
+        "decoder.layers.0.in_proj_weight": 3,
+    }
 
 
 def test_following_a_task_changes_that_task_alone():
@@ -89,7 +115,10 @@ def test_following_a_task_changes_that_task_alone():
     follow_training(task, criterion)
     assert task.begin_epoch(3, "model") == (3, "model") and criterion.epoch == 3
     assert task.train_step(1, 2, 3, 4, 17) == 17 and criterion.num_updates == 17
-    assert task.train_step(sample=1, model=2, criterion=3, optimizer=4, update_num=18) == 18 and criterion.num_updates == 18
+    assert (
+        task.train_step(sample=1, model=2, criterion=3, optimizer=4, update_num=18) == 18
+        and criterion.num_updates == 18
+    )
     other.begin_epoch(9, "model")
     assert criterion.epoch == 3
 
@@ -106,7 +135,8 @@ class Endless:
 
 
 def test_loading_threads_end_before_the_process_does():
-    # Ended by Python in the middle of torch's C++ code, such a thread turns exit status 1 into an abort.
+    # Ended by Python in the middle of torch's C++ code, such a thread turns exit status 1 into an
+    # abort.
     batches = BufferedIterator(2, Endless())
     next(batches)
     assert batches._consumer.is_alive()

@@ -1,4 +1,6 @@
-"""Standard fairseq commands with --user-dir, as a user types them: every architecture and criterion, resume, and refusals."""
+"""Standard fairseq commands with --user-dir, as a user types them: every architecture and
+criterion, resume, and refusals."""
+
 import json
 import os
 import re
@@ -6,9 +8,18 @@ import shutil
 
 import pytest
 import torch
-from conftest import SPLITS, TINY_LSTM, TINY_TRANSFORMER, USER_DIR, binarise, run, train_arguments, train_in_two_processes
 
-from fairseq_klang.compat import load_checkpoint
+from fairseq_klang.checkpoints.reading import load_checkpoint
+from helpers.running import (
+    SPLITS,
+    TINY_LSTM,
+    TINY_TRANSFORMER,
+    USER_DIR,
+    binarise,
+    run,
+    train_arguments,
+    train_in_two_processes,
+)
 
 ARCHITECTURES = {
     "transformer_dualhead": TINY_TRANSFORMER,
@@ -23,17 +34,49 @@ CRITERIONS = {
 }
 
 
-def train(data, save_dir, *more, architecture="transformer_dualhead", criterion="restricted_softbleu", check=True):
+def train(
+    data,
+    save_dir,
+    *more,
+    architecture="transformer_dualhead",
+    criterion="restricted_softbleu",
+    check=True,
+):
     arguments = train_arguments(
-        data, save_dir, "--arch", *architecture.split(), *ARCHITECTURES[architecture], "--criterion", criterion, *more
+        data,
+        save_dir,
+        "--arch",
+        *architecture.split(),
+        *ARCHITECTURES[architecture],
+        "--criterion",
+        criterion,
+        *more,
     )
     return run("fairseq_cli.train", *arguments, check=check)
 
 
-def generate(data, checkpoint, *more, subset="test", check=True, module="fairseq_cli.generate", **options):
+def generate(
+    data, checkpoint, *more, subset="test", check=True, module="fairseq_cli.generate", **options
+):
     return run(
-        module, data, "--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--gen-subset", subset, "-s", "de", "-t", "en",
-        "--required-batch-size-multiple", "1", *more, check=check, **options,
+        module,
+        data,
+        "--user-dir",
+        USER_DIR,
+        "--path",
+        checkpoint,
+        "--cpu",
+        "--gen-subset",
+        subset,
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--required-batch-size-multiple",
+        "1",
+        *more,
+        check=check,
+        **options,
     )
 
 
@@ -50,7 +93,15 @@ def rows(result, split):
 @pytest.mark.parametrize("criterion", CRITERIONS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_train_validate_generate_interactive(joined_data, tmp_path, architecture, criterion):
-    trained = train(joined_data, tmp_path, "--max-epoch", "1", *CRITERIONS[criterion], architecture=architecture, criterion=criterion)
+    trained = train(
+        joined_data,
+        tmp_path,
+        "--max-epoch",
+        "1",
+        *CRITERIONS[criterion],
+        architecture=architecture,
+        criterion=criterion,
+    )
     # Sizes are no multiples of 8; every sentence is there all the same.
     updates = rows(trained, "train_inner")
     assert len(updates) > 1
@@ -58,16 +109,33 @@ def test_train_validate_generate_interactive(joined_data, tmp_path, architecture
     if criterion == "restricted_softbleu":
         assert 0 < float(rows(trained, "valid")[-1]["valid_sb"]) < 1
     checkpoint = tmp_path / "checkpoint_last.pt"
-    assert sorted(hypotheses(generate(joined_data, checkpoint, subset="valid").stdout)) == list(range(SPLITS["valid"]))
+    assert sorted(hypotheses(generate(joined_data, checkpoint, subset="valid").stdout)) == list(
+        range(SPLITS["valid"])
+    )
     validated = run(
-        "fairseq_cli.validate", joined_data, "--user-dir", USER_DIR, "--path", checkpoint, "--task", "translation", "--cpu",
-        "--max-tokens", "300", "--required-batch-size-multiple", "1", "--log-format", "json",
+        "fairseq_cli.validate",
+        joined_data,
+        "--user-dir",
+        USER_DIR,
+        "--path",
+        checkpoint,
+        "--task",
+        "translation",
+        "--cpu",
+        "--max-tokens",
+        "300",
+        "--required-batch-size-multiple",
+        "1",
+        "--log-format",
+        "json",
     )
     (row,) = rows(validated, "valid")
     # The same sentences as in training's own validation, so the same loss.
     name = "loss" if "loss" in row else "valid_loss"
     assert float(row[name]) == float(rows(trained, "valid")[-1]["valid_loss"])
-    interactive = generate(joined_data, checkpoint, module="fairseq_cli.interactive", stdin="au bv\ncw\n")
+    interactive = generate(
+        joined_data, checkpoint, module="fairseq_cli.interactive", stdin="au bv\ncw\n"
+    )
     assert sorted(hypotheses(interactive.stdout)) == [0, 1]
 
 
@@ -86,7 +154,15 @@ def test_splits_of_7_and_1014_sentences(tmp_path):
     (row,) = rows(trained, "train")
     assert float(row["train_bsz"]) * float(row["train_num_updates"]) == pytest.approx(7)
     valid = rows(trained, "valid")[-1]
-    output = generate(data, tmp_path / "run" / "checkpoint_last.pt", "--max-len-b", "5", "--beam", "1", subset="valid").stdout
+    output = generate(
+        data,
+        tmp_path / "run" / "checkpoint_last.pt",
+        "--max-len-b",
+        "5",
+        "--beam",
+        "1",
+        subset="valid",
+    ).stdout
     assert sorted(hypotheses(output)) == list(range(1014))
     assert float(valid["valid_wpb"]) > 0
 
@@ -96,37 +172,69 @@ def test_separate_dictionaries_and_sharing_flags(separate_data, tmp_path):
     train(separate_data, tmp_path / "b", "--max-update", "1", "--share-decoder-input-output-embed")
     refused = train(separate_data, tmp_path / "c", "--share-all-embeddings", check=False)
     assert refused.returncode == 1
-    assert refused.stderr.strip().splitlines()[-1].startswith("fairseq-klang: error: --share-all-embeddings needs a joined")
+    assert (
+        refused.stderr.strip()
+        .splitlines()[-1]
+        .startswith("fairseq-klang: error: --share-all-embeddings needs a joined")
+    )
     assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("architecture", ["transformer_dualhead", "lstm_dualhead"])
 def test_resume_is_bit_for_bit_like_training_straight_through(joined_data, tmp_path, architecture):
-    # fairseq's main branch forms its batches once, from a seed that holds the first epoch's number: without this flag
-    # a resumed run, whose first epoch is another, trains on other batches.
-    options = ["--update-epoch-batch-itr", "True", "--dropout", "0.1", "--label-smoothing", "0.1", "--sb-topk", "3"]
+    # fairseq's main branch forms its batches once, from a seed that holds the first epoch's number:
+    # without this flag a resumed run, whose first epoch is another, trains on other batches.
+    options = [
+        "--update-epoch-batch-itr",
+        "True",
+        "--dropout",
+        "0.1",
+        "--label-smoothing",
+        "0.1",
+        "--sb-topk",
+        "3",
+    ]
     options += ["--sb-alpha", "0.2", "--sb-alpha-step", "0.3"]
-    train(joined_data, tmp_path / "through", "--max-epoch", "3", *options, architecture=architecture)
-    train(joined_data, tmp_path / "stopped", "--max-epoch", "1", *options, architecture=architecture)
-    resumed = train(joined_data, tmp_path / "stopped", "--max-epoch", "3", *options, architecture=architecture)
+    train(
+        joined_data, tmp_path / "through", "--max-epoch", "3", *options, architecture=architecture
+    )
+    train(
+        joined_data, tmp_path / "stopped", "--max-epoch", "1", *options, architecture=architecture
+    )
+    resumed = train(
+        joined_data, tmp_path / "stopped", "--max-epoch", "3", *options, architecture=architecture
+    )
     assert [float(row["train_sb_alpha"]) for row in rows(resumed, "train")] == [0.5, 0.8]
-    through, stopped = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("through", "stopped"))
+    through, stopped = (
+        load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("through", "stopped")
+    )
     assert through["model"].keys() == stopped["model"].keys()
     for name, tensor in through["model"].items():
-        if not name.endswith("._float_tensor"):  # 0.12.2 saves one uninitialised number that only tells a device
+        if not name.endswith(
+            "._float_tensor"
+        ):  # 0.12.2 saves one uninitialised number that only tells a device
             assert torch.equal(tensor, stopped["model"][name]), name
 
 
 def test_bleu_validation_writes_checkpoints_that_load_safely(joined_data, tmp_path):
     options = [
-        "--eval-bleu", "--eval-bleu-args", '{"beam": 2}', "--eval-bleu-detok", "space", "--best-checkpoint-metric", "bleu",
-        "--maximize-best-checkpoint-metric", *CRITERIONS["restricted_softbleu"],
+        "--eval-bleu",
+        "--eval-bleu-args",
+        '{"beam": 2}',
+        "--eval-bleu-detok",
+        "space",
+        "--best-checkpoint-metric",
+        "bleu",
+        "--maximize-best-checkpoint-metric",
+        *CRITERIONS["restricted_softbleu"],
     ]
     trained = train(joined_data, tmp_path, "--max-epoch", "1", *options)
     assert "valid_bleu" in rows(trained, "valid")[-1]
     resumed = train(joined_data, tmp_path, "--max-epoch", "2", *options)
     assert [row["epoch"] for row in rows(resumed, "train")] == [2]
-    assert sorted(hypotheses(generate(joined_data, tmp_path / "checkpoint_best.pt").stdout)) == list(range(SPLITS["test"]))
+    assert sorted(
+        hypotheses(generate(joined_data, tmp_path / "checkpoint_best.pt").stdout)
+    ) == list(range(SPLITS["test"]))
 
 
 def test_decode_heads_in_generation(joined_data, tmp_path):
@@ -134,23 +242,54 @@ def test_decode_heads_in_generation(joined_data, tmp_path):
     checkpoint = tmp_path / "checkpoint_last.pt"
     task = ["--task", "translation_dualhead"]
     plain = generate(joined_data, checkpoint).stdout
-    outputs = {head: generate(joined_data, checkpoint, *task, "--decode-head", head).stdout for head in ("ce", "sb", "mix")}
+    outputs = {
+        head: generate(joined_data, checkpoint, *task, "--decode-head", head).stdout
+        for head in ("ce", "sb", "mix")
+    }
     scores = {head: re.findall(r"^H-.*$", output, re.M) for head, output in outputs.items()}
     assert scores["ce"] == re.findall(r"^H-.*$", plain, re.M)
     assert scores["sb"] != scores["ce"] and scores["mix"] not in (scores["ce"], scores["sb"])
-    only_ce = generate(joined_data, checkpoint, *task, "--decode-head", "mix", "--decode-mix", "1.0").stdout
+    only_ce = generate(
+        joined_data, checkpoint, *task, "--decode-head", "mix", "--decode-mix", "1.0"
+    ).stdout
     assert hypotheses(only_ce) == hypotheses(plain)
-    overridden = generate(joined_data, checkpoint, "--model-overrides", "{'decode_head': 'sb'}").stdout
+    overridden = generate(
+        joined_data, checkpoint, "--model-overrides", "{'decode_head': 'sb'}"
+    ).stdout
     assert re.findall(r"^H-.*$", overridden, re.M) == scores["sb"]
-    refused = generate(joined_data, checkpoint, *task, "--decode-head", "mix", "--decode-mix", "2", check=False)
-    assert refused.returncode == 1 and "--decode-mix is 2.0; it must be between 0 and 1" in refused.stderr
+    refused = generate(
+        joined_data, checkpoint, *task, "--decode-head", "mix", "--decode-mix", "2", check=False
+    )
+    assert (
+        refused.returncode == 1
+        and "--decode-mix is 2.0; it must be between 0 and 1" in refused.stderr
+    )
 
 
-def test_init_from_another_head_count_criterion_and_architecture(joined_data, separate_data, tmp_path):
+def test_init_from_another_head_count_criterion_and_architecture(
+    joined_data, separate_data, tmp_path
+):
     task = ["--task", "translation_dualhead"]
-    train(joined_data, tmp_path / "single", "--max-epoch", "1", architecture="transformer", criterion="cross_entropy")
+    train(
+        joined_data,
+        tmp_path / "single",
+        "--max-epoch",
+        "1",
+        architecture="transformer",
+        criterion="cross_entropy",
+    )
     checkpoint = tmp_path / "single" / "checkpoint_last.pt"
-    dual = train(joined_data, tmp_path / "dual", "--max-update", "1", *task, "--init-from", checkpoint, "--decoder-layers", "2")
+    dual = train(
+        joined_data,
+        tmp_path / "dual",
+        "--max-update",
+        "1",
+        *task,
+        "--init-from",
+        checkpoint,
+        "--decoder-layers",
+        "2",
+    )
     log = dual.stderr + dual.stdout
     assert "--init-from: loaded encoder.layers.0.fc1.weight" in log
     assert "--init-from: loaded decoder.sb_projection.weight" in log
@@ -159,18 +298,37 @@ def test_init_from_another_head_count_criterion_and_architecture(joined_data, se
     assert float(rows(dual, "train")[0]["train_num_updates"]) == 1
     # From two heads to one, and into another vocabulary.
     single = train(
-        separate_data, tmp_path / "back", "--max-update", "1", *task, "--init-from", tmp_path / "dual" / "checkpoint_last.pt",
-        architecture="transformer", criterion="label_smoothed_cross_entropy",
+        separate_data,
+        tmp_path / "back",
+        "--max-update",
+        "1",
+        *task,
+        "--init-from",
+        tmp_path / "dual" / "checkpoint_last.pt",
+        architecture="transformer",
+        criterion="label_smoothed_cross_entropy",
     )
     log = single.stderr + single.stdout
     assert "--init-from: skipped decoder.sb_projection.weight" in log
     assert "--init-from: resized encoder.embed_tokens.weight" in log
     # A model trained this way is an ordinary one: it generates without the first checkpoint.
     os.remove(checkpoint)
-    assert len(hypotheses(generate(joined_data, tmp_path / "dual" / "checkpoint_last.pt", *task).stdout)) == SPLITS["test"]
-    assert len(hypotheses(generate(joined_data, tmp_path / "dual" / "checkpoint_last.pt").stdout)) == SPLITS["test"]
+    assert (
+        len(
+            hypotheses(
+                generate(joined_data, tmp_path / "dual" / "checkpoint_last.pt", *task).stdout
+            )
+        )
+        == SPLITS["test"]
+    )
+    assert (
+        len(hypotheses(generate(joined_data, tmp_path / "dual" / "checkpoint_last.pt").stdout))
+        == SPLITS["test"]
+    )
     missing = train(joined_data, tmp_path / "none", *task, "--init-from", checkpoint, check=False)
-    assert missing.returncode == 1 and missing.stderr.strip().splitlines()[-1].endswith("does not exist")
+    assert missing.returncode == 1 and missing.stderr.strip().splitlines()[-1].endswith(
+        "does not exist"
+    )
 
 
 def refusal(result):
@@ -181,12 +339,18 @@ def refusal(result):
 
 
 def test_bad_input_gets_one_line(joined_data, tmp_path):
-    assert "--sb-alpha is -1.0; it must be" in refusal(train(joined_data, tmp_path / "a", "--sb-alpha", "-1", check=False))
+    assert "--sb-alpha is -1.0; it must be" in refusal(
+        train(joined_data, tmp_path / "a", "--sb-alpha", "-1", check=False)
+    )
     unknown = train(joined_data, tmp_path / "b", "--sb-form", "product", check=False)
-    assert unknown.returncode == 2 and re.search(r"invalid choice: 'product'.*linear.*power.*exp.*add.*interpolate.*log", unknown.stderr)
+    assert unknown.returncode == 2 and re.search(
+        r"invalid choice: 'product'.*linear.*power.*exp.*add.*interpolate.*log", unknown.stderr
+    )
     adaptive = ["--adaptive-softmax-cutoff", "10,20"]
     for architecture in ("transformer_dualhead", "transformer"):
-        line = refusal(train(joined_data, tmp_path / "c", *adaptive, architecture=architecture, check=False))
+        line = refusal(
+            train(joined_data, tmp_path / "c", *adaptive, architecture=architecture, check=False)
+        )
         assert "--adaptive-softmax-cutoff cannot be combined" in line
     assert "does not exist" in refusal(train(tmp_path / "nowhere", tmp_path / "d", check=False))
     (tmp_path / "empty").mkdir()
@@ -198,9 +362,23 @@ def test_bad_input_gets_one_line(joined_data, tmp_path):
 def test_a_loss_that_is_not_finite_stops_training_and_names_the_update(joined_data, tmp_path):
     train(joined_data, tmp_path, "--max-epoch", "1", *CRITERIONS["restricted_softbleu"])
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
-    line = refusal(train(joined_data, tmp_path, "--max-epoch", "3", "--reset-lr-scheduler", "--reset-optimizer", "--lr", "1e30", check=False))
+    line = refusal(
+        train(
+            joined_data,
+            tmp_path,
+            "--max-epoch",
+            "3",
+            "--reset-lr-scheduler",
+            "--reset-optimizer",
+            "--lr",
+            "1e30",
+            check=False,
+        )
+    )
     update = int(re.search(r"not finite \(nan or inf\) at update (\d+)", line).group(1))
-    assert update == load_checkpoint(tmp_path / "crash.pt")["optimizer_history"][-1]["num_updates"] + 1
+    assert (
+        update == load_checkpoint(tmp_path / "crash.pt")["optimizer_history"][-1]["num_updates"] + 1
+    )
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
 
 
@@ -232,20 +410,41 @@ def test_a_pickle_that_would_run_code_is_refused(joined_data, tmp_path):
     torch.save(state, path)
     result = generate(joined_data, path, check=False)
     assert result.returncode != 0 and "posix.system" in result.stderr
-    from fairseq_klang.compat import CheckpointError
+    from fairseq_klang.checkpoints.reading import CheckpointError
 
     with pytest.raises(CheckpointError, match="could run code"):
         load_checkpoint(path)
     assert not (tmp_path / "attacked").exists()
 
 
-@pytest.mark.parametrize("quantised", [[], ["--qat-bits", "8", "--qat-gradient-bits", "8", "--qat-start-update", "1"]], ids=["float", "qat"])
+@pytest.mark.parametrize(
+    "quantised",
+    [[], ["--qat-bits", "8", "--qat-gradient-bits", "8", "--qat-start-update", "1"]],
+    ids=["float", "qat"],
+)
 def test_two_processes_equal_one(joined_data, tmp_path, quantised):
-    """legacy_ddp over gloo, the flags that train in several CPU processes; same losses as --update-freq 2."""
-    common = [*CRITERIONS["restricted_softbleu"], "--max-update", "3", "--dropout", "0", "--max-tokens", "100", *quantised]
+    """legacy_ddp over gloo, the flags that train in several CPU processes; same losses as
+    --update-freq 2."""
+    common = [
+        *CRITERIONS["restricted_softbleu"],
+        "--max-update",
+        "3",
+        "--dropout",
+        "0",
+        "--max-tokens",
+        "100",
+        *quantised,
+    ]
     single = train(joined_data, tmp_path / "one", *common, "--update-freq", "2")
     arguments = train_arguments(
-        joined_data, tmp_path / "two", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", *common
+        joined_data,
+        tmp_path / "two",
+        "--arch",
+        "transformer_dualhead",
+        *TINY_TRANSFORMER,
+        "--criterion",
+        "restricted_softbleu",
+        *common,
     )
     found = train_in_two_processes(arguments, 20000 + os.getpid() % 20000)
     expected = rows(single, "train_inner")
@@ -259,7 +458,7 @@ def test_hydra_train(joined_data, tmp_path):
     (config / "base.yaml").write_text(
         f"""# @package _group_
 common: {{user_dir: {USER_DIR}, cpu: true, log_format: json, log_interval: 1, seed: 1}}
-checkpoint: {{save_dir: {tmp_path / 'run'}}}
+checkpoint: {{save_dir: {tmp_path / "run"}}}
 task: {{_name: translation, data: {joined_data}, source_lang: de, target_lang: en}}
 criterion: {{_name: restricted_softbleu, sb_topk: 3, label_smoothing: 0.1}}
 optimizer: {{_name: adam}}
@@ -272,8 +471,18 @@ model:
   decoder: {{embed_dim: 16, ffn_embed_dim: 32, layers: 1, attention_heads: 2}}
 """
     )
-    run("fairseq_cli.hydra_train", "--config-dir", config, "--config-name", "base", f"hydra.run.dir={tmp_path / 'hydra'}")
+    run(
+        "fairseq_cli.hydra_train",
+        "--config-dir",
+        config,
+        "--config-name",
+        "base",
+        f"hydra.run.dir={tmp_path / 'hydra'}",
+    )
     state = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
     assert state["model"]["decoder.sb_projection.weight"].shape[1] == 16
-    assert len(hypotheses(generate(joined_data, tmp_path / "run" / "checkpoint_last.pt").stdout)) == SPLITS["test"]
+    assert (
+        len(hypotheses(generate(joined_data, tmp_path / "run" / "checkpoint_last.pt").stdout))
+        == SPLITS["test"]
+    )
     shutil.rmtree(tmp_path / "run")

@@ -1,35 +1,73 @@
 """Installed with pip and used from another folder, and imported anew in a spawned worker."""
+
 import os
 import subprocess
 import sys
 
-from conftest import ROOT, TINY_TRANSFORMER, run, train_arguments
+from helpers.running import ROOT, TINY_TRANSFORMER, run, train_arguments
 
 
 def test_pip_installed_from_any_folder(joined_data, tmp_path):
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
     # Out of a copy: setuptools leaves its build folder beside setup.py.
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "fairseq_klang", "setup.py", "README.md"], cwd=ROOT, stdout=subprocess.PIPE, check=True, universal_newlines=True)
-    for name in filter(lambda name: os.path.exists(os.path.join(ROOT, name)), listed.stdout.split()):
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "fairseq_klang", "setup.py", "README.md"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    for name in filter(
+        lambda name: os.path.exists(os.path.join(ROOT, name)), listed.stdout.split()
+    ):
         target = tmp_path / "source" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(open(os.path.join(ROOT, name), "rb").read())
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, tmp_path / "source"],
-        check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "--target",
+            site,
+            tmp_path / "source",
+        ],
+        check=True,
+        capture_output=True,
     )
     environment = dict(os.environ, PYTHONPATH=str(site))
     printed = subprocess.run(
-        [sys.executable, str(site / "bin" / "klang"), "user-dir"], cwd=elsewhere, env=environment,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True, universal_newlines=True,
+        [sys.executable, str(site / "bin" / "klang"), "user-dir"],
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
     ).stdout
     assert printed == f"{site / 'fairseq_klang'}\n"
-    arguments = train_arguments(joined_data, tmp_path / "run", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", "--max-update", "1")
+    arguments = train_arguments(
+        joined_data,
+        tmp_path / "run",
+        "--arch",
+        "transformer_dualhead",
+        *TINY_TRANSFORMER,
+        "--criterion",
+        "restricted_softbleu",
+        "--max-update",
+        "1",
+    )
     arguments[arguments.index("--user-dir") + 1] = printed.strip()
     subprocess.run(
-        [sys.executable, "-m", "fairseq_cli.train", *map(str, arguments)], cwd=elsewhere, env=environment, check=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "fairseq_cli.train", *map(str, arguments)],
+        cwd=elsewhere,
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
 
@@ -42,8 +80,10 @@ from fairseq_cli.train import main
 
 if __name__ == "__main__":
     args = options.parse_args_and_arch(options.get_training_parser(), sys.argv[1:])
-    # The spawned process knows nothing of this one's imports: it gets a pickled configuration, as fairseq's workers do.
-    worker = multiprocessing.get_context("spawn").Process(target=main, args=(convert_namespace_to_omegaconf(args),))
+    # The spawned process knows nothing of this one's imports: it gets a pickled configuration,
+    # as fairseq's workers do.
+    config = convert_namespace_to_omegaconf(args)
+    worker = multiprocessing.get_context("spawn").Process(target=main, args=(config,))
     worker.start()
     worker.join()
     sys.exit(worker.exitcode)
@@ -53,8 +93,24 @@ if __name__ == "__main__":
 def test_spawned_workers_import_the_user_dir(joined_data, tmp_path):
     script = tmp_path / "spawned_training.py"
     script.write_text(WORKER)
-    arguments = train_arguments(joined_data, tmp_path / "run", "--arch", "transformer_dualhead", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu", "--max-update", "1")
-    result = subprocess.run([sys.executable, script, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    arguments = train_arguments(
+        joined_data,
+        tmp_path / "run",
+        "--arch",
+        "transformer_dualhead",
+        *TINY_TRANSFORMER,
+        "--criterion",
+        "restricted_softbleu",
+        "--max-update",
+        "1",
+    )
+    result = subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert result.returncode == 0, result.stdout[-3000:]
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
 
@@ -64,10 +120,18 @@ def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
     code = "from fairseq_klang.losses import soft_bleu; print(soft_bleu.__name__)"
     environment = dict(os.environ, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert result.stdout == "soft_bleu\n"
-    assert result.stderr == "fairseq-klang needs fairseq (no such thing here): pip install 'fairseq-klang[fairseq]'\n"
-    doctor = run("fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": environment["PYTHONPATH"]})
+    assert (
+        result.stderr
+        == "fairseq-klang needs fairseq (no such thing here): pip install 'fairseq-klang[fairseq]'\n"
+    )
+    doctor = run(
+        "fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": environment["PYTHONPATH"]}
+    )
     assert doctor.returncode == 1 and "Traceback" not in doctor.stderr + doctor.stdout
     assert "pip install 'fairseq-klang[fairseq]'" in doctor.stdout + doctor.stderr

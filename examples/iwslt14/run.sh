@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# Run one experiment on the machine at hand: examples/iwslt14/run.sh A10 --data data/iwslt14/bin; --list, --help, --dry-run.
-# PYTHON names the interpreter that has fairseq.
+# Trains, translates and scores one recipe of the series: klang recipe, with the arguments given.
 set -euo pipefail
-exec "${PYTHON:-python}" "$(dirname "$0")/../../scripts/recipe.py" "$@"
+exec klang recipe "$@"

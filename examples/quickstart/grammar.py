@@ -1,13 +1,16 @@
-"""Writes a German-English parallel corpus from a grammar of its own, so that the quickstart needs no download.
+"""Writes a German-English parallel corpus from a grammar of its own, so that the quickstart needs
+no download.
 
     python grammar.py --out DIR --seed 1 --train 12000 --valid 507 --test 503
 
-DIR gets {train,valid,test}.{de,en}: raw cased text with punctuation, a sentence a line. A sentence is drawn as one
-abstract clause (who does what to whom, when, where) and spelled out twice: German with its cases, adjective endings,
-verb-second and verb-final order, separable verbs and compounds; English with do-support, progressives and perfects.
-Both sides of every pair are new: no sentence, German or English, occurs twice in the three files of a language.
-The same numbers give the same bytes on every Python, since all choices come from random.Random(seed).random().
+DIR gets {train,valid,test}.{de,en}: raw cased text with punctuation, a sentence a line. A sentence
+is drawn as one abstract clause (who does what to whom, when, where) and spelled out twice: German
+with its cases, adjective endings, verb-second and verb-final order, separable verbs and compounds;
+English with do-support, progressives and perfects. Both sides of every pair are new: no sentence,
+German or English, occurs twice in the three files of a language. The same numbers give the same
+bytes on every Python, since all choices come from random.Random(seed).random().
 """
+
 import argparse
 import os
 import random
@@ -18,8 +21,9 @@ import lexicon
 CASES = ("nom", "acc", "dat", "gen")
 
 
-# -- German: articles, adjectives, nouns -------------------------------------------------------------------------
-# A gender slot is "m", "f", "n" or, for all plurals, "p".
+# -- German: articles, adjectives, nouns
+# ------------------------------------------------------------------------- A gender slot is "m",
+# "f", "n" or, for all plurals, "p".
 
 ENDINGS = {  # of dieser, jeder, welcher; also of an adjective that has no article before it
     "m": {"nom": "er", "acc": "en", "dat": "em", "gen": "es"},
@@ -44,7 +48,8 @@ def ein_word(stem, case, slot):
 
 
 def adjective_ending(kind, case, slot):
-    """The ending after der-words ("weak"), after ein-words ("mixed") and without either ("strong")."""
+    """The ending after der-words ("weak"), after ein-words ("mixed") and without either
+    ("strong")."""
     if kind == "strong":
         return "en" if case == "gen" and slot in "mn" else ENDINGS[slot][case]
     if slot == "p" or case in ("dat", "gen") or (case == "acc" and slot == "m"):
@@ -53,7 +58,8 @@ def adjective_ending(kind, case, slot):
 
 
 class Noun:
-    """One meaning of a German noun and its English noun; `weak` nouns end in -n in all cases but the nominative."""
+    """One meaning of a German noun and its English noun; `weak` nouns end in -n in all cases but
+    the nominative."""
 
     def __init__(self, gender, singular, genitive, plural, english, classes):
         self.gender, self.weak = gender[0], gender == "mw"
@@ -75,7 +81,8 @@ class Noun:
         return self.singular
 
     def with_first_part(self, german, english):
-        """The compound of a first part ("Küchen", "kitchen") with this noun: Küchentür, kitchen door."""
+        """The compound of a first part ("Küchen", "kitchen") with this noun: Küchentür, kitchen
+        door."""
         compound = Noun.__new__(Noun)
         compound.__dict__.update(self.__dict__)
         for name in ("singular", "genitive", "plural"):
@@ -85,7 +92,7 @@ class Noun:
         return compound
 
 
-# -- German: verbs -----------------------------------------------------------------------------------------------
+# -- German: verbs ---------------------------------------------------------------------------------
 
 INSEPARABLE = ("be", "ver", "er", "ent", "emp", "zer", "ge", "miss")
 STRONG = {row[0]: row[1:] for row in lexicon.rows(lexicon.STRONG_VERBS)}
@@ -127,7 +134,13 @@ class Verb:
             bare = base.startswith(INSEPARABLE) or base.endswith("ieren")
             participle, self.auxiliary = ("" if bare else "ge") + self.stem + t, "haben"
         if self.prefix in ("auf", "ein", "um", "weg", "zurück") and base in (
-            "stehen", "schlafen", "wachen", "ziehen", "laufen", "kommen", "fahren"
+            "stehen",
+            "schlafen",
+            "wachen",
+            "ziehen",
+            "laufen",
+            "kommen",
+            "fahren",
         ):  # a change of state or place
             self.auxiliary = "sein"
         self.participle = self.prefix + participle
@@ -142,7 +155,9 @@ class Verb:
         if self.base in MODALS:
             return _modal(self.base, "present", person, number)
         if self.base == "sein":
-            return {"s1": "bin", "s2": "bist", "s3": "ist", "p2": "seid"}.get(number + str(person), "sind")
+            return {"s1": "bin", "s2": "bist", "s3": "ist", "p2": "seid"}.get(
+                number + str(person), "sind"
+            )
         if number == "p":
             if person != 2:
                 return self.base
@@ -188,7 +203,7 @@ def _modal(infinitive, tense, person, number):
 HABEN, SEIN, WERDEN = Verb("haben"), Verb("sein"), Verb("werden")
 
 
-# -- English -----------------------------------------------------------------------------------------------------
+# -- English ---------------------------------------------------------------------------------------
 
 IRREGULAR = {row[0]: row[1:] for row in lexicon.rows(lexicon.IRREGULAR_ENGLISH)}
 PLURALS = {row[0]: row[1] for row in lexicon.rows(lexicon.IRREGULAR_PLURALS)}
@@ -256,10 +271,10 @@ def number_words(n):
     return lexicon.UNITS_DE[unit] + "und" + german, english + "-" + lexicon.UNITS_EN[unit]
 
 
-# -- noun phrases ------------------------------------------------------------------------------------------------
+# -- noun phrases ----------------------------------------------------------------------------------
 
-# key: person, number, German nominative, accusative, dative, reflexive, possessive stem; English subject, object,
-# possessive. The formal "Sie" has the forms of the third person plural.
+# key: person, number, German nominative, accusative, dative, reflexive, possessive stem; English
+# subject, object, possessive. The formal "Sie" has the forms of the third person plural.
 PRONOUNS = {
     "1s": (1, "s", "ich", "mich", "mir", "mich", "mein", "I", "me", "my"),
     "2s": (2, "s", "du", "dich", "dir", "dich", "dein", "you", "you", "your"),
@@ -271,7 +286,17 @@ PRONOUNS = {
     "3p": (3, "p", "sie", "sie", "ihnen", "sich", "ihr", "they", "them", "their"),
     "F": (3, "p", "Sie", "Sie", "Ihnen", "sich", "Ihr", "you", "you", "your"),
 }
-FEMALE = ("woman", "girl", "mother", "aunt", "sister", "daughter", "grandmother", "policewoman", "queen")
+FEMALE = (
+    "woman",
+    "girl",
+    "mother",
+    "aunt",
+    "sister",
+    "daughter",
+    "grandmother",
+    "policewoman",
+    "queen",
+)
 QUANTIFIERS = {  # plural determiners: German stem, adjective endings after it, English
     "all": ("all", "weak", "all the"),
     "many": ("viel", "strong", "many"),
@@ -281,13 +306,15 @@ QUANTIFIERS = {  # plural determiners: German stem, adjective endings after it, 
 
 
 class Phrase:
-    """A noun phrase. `person`, `number` and `slot` (gender slot) are what verbs and pronouns agree with."""
+    """A noun phrase. `person`, `number` and `slot` (gender slot) are what verbs and pronouns agree
+    with."""
 
     person, number, slot = 3, "s", "m"
     pronoun = definite = animate = False
     relative = None  # a clause whose gap is this phrase
 
-    # Every kind of phrase has german(case) and english(role), role "subject" or "object": its words.
+    # Every kind of phrase has german(case) and english(role), role "subject" or "object": its
+    # words.
 
     def key(self):
         """The pronoun that stands for this phrase."""
@@ -393,7 +420,8 @@ def relative_pronoun(head):
 class NounPhrase(Phrase):
     """Determiner, adjectives, noun and, after it, a genitive.
 
-    determiner: "def", "indef", "none", "kein", "this", "every", "which", a key of QUANTIFIERS, a number, or a
+    determiner: "def", "indef", "none", "kein", "this", "every", "which", a key of QUANTIFIERS, a
+        number, or a
     phrase whose possessive stands first (mein Hut, Annas Hut).
     """
 
@@ -402,7 +430,14 @@ class NounPhrase(Phrase):
         self.adjectives, self.owner = list(adjectives), owner
         self.slot = "p" if number == "p" else noun.gender
         self.animate = "person" in noun.tags
-        self.definite = determiner not in ("indef", "none", "kein", "many", "few", "some") and not isinstance(determiner, int)
+        self.definite = determiner not in (
+            "indef",
+            "none",
+            "kein",
+            "many",
+            "few",
+            "some",
+        ) and not isinstance(determiner, int)
 
     def key(self):
         return "3p" if self.number == "p" else "3" + self.noun.gender
@@ -477,28 +512,45 @@ class NounPhrase(Phrase):
 
 
 CONTRACTIONS = {
-    ("in", "dem"): "im", ("in", "das"): "ins", ("an", "dem"): "am", ("an", "das"): "ans", ("zu", "dem"): "zum",
-    ("zu", "der"): "zur", ("von", "dem"): "vom", ("bei", "dem"): "beim",
+    ("in", "dem"): "im",
+    ("in", "das"): "ins",
+    ("an", "dem"): "am",
+    ("an", "das"): "ans",
+    ("zu", "dem"): "zum",
+    ("zu", "der"): "zur",
+    ("von", "dem"): "vom",
+    ("bei", "dem"): "beim",
 }
 
 
 def with_preposition(preposition, phrase, case):
-    """A German prepositional phrase, with im, zur and the like where the article is the definite one."""
+    """A German prepositional phrase, with im, zur and the like where the article is the definite
+    one."""
     words = phrase.german(case)
-    article = isinstance(phrase, NounPhrase) and phrase.determiner == "def" and phrase.relative is None
+    article = (
+        isinstance(phrase, NounPhrase) and phrase.determiner == "def" and phrase.relative is None
+    )
     if article and (preposition, words[0]) in CONTRACTIONS:
         return [CONTRACTIONS[preposition, words[0]]] + words[1:]
     return [preposition] + words
 
 
-# -- clauses -----------------------------------------------------------------------------------------------------
+# -- clauses ---------------------------------------------------------------------------------------
 
-ENGLISH_MODALS = {  # (German modal, past, negated): a true modal, or a verb that is followed by "to" plus infinitive
-    ("können", False): "can", ("können", True): "could", ("sollen", False): "should", ("möchten", False): "would like",
-    ("müssen", False): "must", ("dürfen", False): "may",
+# (German modal, past, negated): a true modal, or a verb that is followed by "to" plus infinitive
+ENGLISH_MODALS = {
+    ("können", False): "can",
+    ("können", True): "could",
+    ("sollen", False): "should",
+    ("möchten", False): "would like",
+    ("müssen", False): "must",
+    ("dürfen", False): "may",
 }
 ENGLISH_SEMI_MODALS = {
-    "müssen": "have to", "wollen": "want to", "dürfen": "be allowed to", "sollen": "be supposed to",
+    "müssen": "have to",
+    "wollen": "want to",
+    "dürfen": "be allowed to",
+    "sollen": "be supposed to",
 }
 
 
@@ -513,7 +565,9 @@ class Clause:
         self.verb = Verb(use[0])
         self.english_verb = use[2]
         self.accusative = self.dative = self.prepositional = None
-        self.place = self.means = self.time = self.predicate = None  # pairs of word lists: German, English
+        self.place = self.means = self.time = self.predicate = (
+            None  # pairs of word lists: German, English
+        )
         self.frequency = self.manner = self.modal = self.agent = None
         self.negated = self.likes = self.passive = self.spoken = self.to_form = False
         self.plain_future = False  # German present with an adverb of time, not werden
@@ -528,7 +582,11 @@ class Clause:
         verb = self.verb
         infinitive = [verb.participle, "werden"] if self.passive else [verb.infinitive]
         if self.modal:
-            return _modal(self.modal, "past" if self.when == "past" else "present", *agreement), infinitive, ""
+            return (
+                _modal(self.modal, "past" if self.when == "past" else "present", *agreement),
+                infinitive,
+                "",
+            )
         if self.when == "unreal":
             if verb.base in ("haben", "sein"):
                 return verb.unreal(*agreement), [], ""
@@ -554,7 +612,11 @@ class Clause:
             slots.append(("accusative", accusative.german("acc")))
         if self.dative:
             slots.append(("dative", self.dative.german("dat")))
-        early = accusative and accusative.definite and (self.negated or self.when == "perfect" or self.likes)
+        early = (
+            accusative
+            and accusative.definite
+            and (self.negated or self.when == "perfect" or self.likes)
+        )
         object_words = accusative.german("acc") if accusative and not accusative.pronoun else []
         if early:
             slots.append(("accusative", object_words))
@@ -574,7 +636,10 @@ class Clause:
             slots.append(("accusative", object_words))
         if self.passive and self.agent:
             slots.append(("agent", with_preposition("von", self.agent, "dat")))
-        slots += [("manner", [self.manner[0]] if self.manner else []), ("means", self.means[0] if self.means else [])]
+        slots += [
+            ("manner", [self.manner[0]] if self.manner else []),
+            ("means", self.means[0] if self.means else []),
+        ]
         if self.prepositional:
             preposition, case, _, phrase = self.prepositional
             slots.append(("prepositional", with_preposition(preposition, phrase, case)))
@@ -585,7 +650,8 @@ class Clause:
     def german(self, order="second", lead="subject", field=None):
         """The clause's words.
 
-        order: "second" (the slot `lead`, or the words of `field`, then the verb), "first" (question), "final"
+        order: "second" (the slot `lead`, or the words of `field`, then the verb), "first"
+            (question), "final"
         (after a conjunction; `lead` comes first), "zu" (infinitive with zu, no subject).
         """
         finite, rest, prefix = self._german_verbs()
@@ -623,7 +689,9 @@ class Clause:
         past, when = self.when == "past", self.when
         if self.modal:
             softer = self.modal == "müssen" and (past or self.negated or question)
-            softer = softer or (self.modal in ("dürfen", "sollen") and past) or self.modal == "wollen"
+            softer = (
+                softer or (self.modal in ("dürfen", "sollen") and past) or self.modal == "wollen"
+            )
             if self.modal == "dürfen" and not past and self.negated:
                 return "must", [head] + tail, particle
             if not softer:
@@ -637,7 +705,11 @@ class Clause:
         if when == "unreal":
             return "would", [head] + tail, particle
         if when in ("perfect", "since"):
-            return english_finite("have", False, *person_number), [english_participle(head)] + tail, particle
+            return (
+                english_finite("have", False, *person_number),
+                [english_participle(head)] + tail,
+                particle,
+            )
         if when == "going" and not (stative and not self.passive):
             return english_finite("be", False, *person_number), [english_ing(head)] + tail, particle
         finite = english_finite(head, when == "past", *person_number)
@@ -657,7 +729,13 @@ class Clause:
         if dative and not accusative:
             return particle + indirect
         if dative:
-            to_form = self.to_form or accusative.pronoun or movable or gap or self.english_verb in ("recommend", "explain")
+            to_form = (
+                self.to_form
+                or accusative.pronoun
+                or movable
+                or gap
+                or self.english_verb in ("recommend", "explain")
+            )
             if not to_form:
                 return indirect + direct
             return direct + particle + ["to"] + indirect
@@ -669,8 +747,10 @@ class Clause:
     def english(self, order="plain", gap=None, lead=()):
         """The clause's words.
 
-        order: "plain", "question" (auxiliary before the subject), "to" and "ing" (no subject), "gap" (no
-        subject: it stands in `lead`). gap: the object slot that `lead` replaces. lead: words that come first.
+        order: "plain", "question" (auxiliary before the subject), "to" and "ing" (no subject),
+            "gap" (no
+        subject: it stands in `lead`). gap: the object slot that `lead` replaces. lead: words that
+            come first.
         """
         auxiliary, verbs, particle = self._english_verbs(order == "question")
         negation = ["not"] if self.negated and self.when != "unreal" else []
@@ -721,7 +801,8 @@ def english_relative(phrase):
     return clause.english("plain", gap=slot, lead=gap.english("object"))
 
 
-# -- what is said: random choices ----------------------------------------------------------------------------------
+# -- what is said: random choices
+# ----------------------------------------------------------------------------------
 
 NOUNS = [Noun(*row) for row in lexicon.rows(lexicon.NOUNS)]
 BY_CLASS = {}
@@ -736,25 +817,53 @@ CLAUSE_USES = [use for use in USES if use[1] == "C"]
 ZU_USES = [use for use in USES if use[1] == "Z"]
 PLAIN_USES = [use for use in USES if use[1] not in ("C", "Z")]
 PASSIVE_USES = [
-    use for use in PLAIN_USES
-    if use[1].startswith("A:") and use[2] not in lexicon.STATIVE and use[0] not in ("nehmen", "verlassen", "holen")
+    use
+    for use in PLAIN_USES
+    if use[1].startswith("A:")
+    and use[2] not in lexicon.STATIVE
+    and use[0] not in ("nehmen", "verlassen", "holen")
     or use[0] in ("finden", "sehen", "verstehen", "vergessen")
 ]
-SINCE_USES = [use for use in PLAIN_USES if use[1] == "L" and use[0] in ("arbeiten", "wohnen", "leben", "lernen", "warten")]
+SINCE_USES = [
+    use
+    for use in PLAIN_USES
+    if use[1] == "L" and use[0] in ("arbeiten", "wohnen", "leben", "lernen", "warten")
+]
 SINCE_USES += [use for use in PLAIN_USES if use[0] == "kennen"]
 NAMES = lexicon.rows(lexicon.NAMES)
 ADJECTIVES = [
-    {"stem": row[1] if row[0] == "=" else row[0], "word": row[1], "more": row[2], "english": row[3], "english_more": row[4],
-     "class": row[5]}
+    {
+        "stem": row[1] if row[0] == "=" else row[0],
+        "word": row[1],
+        "more": row[2],
+        "english": row[3],
+        "english_more": row[4],
+        "class": row[5],
+    }
     for row in lexicon.rows(lexicon.ADJECTIVES)
 ]
 ADJECTIVE_CLASSES = {
-    "person": "any living person", "animal": "any living", "food": "food", "drink": "food", "building": "any building",
-    "place": "any place", "abstract": "abstract", "event": "abstract long", "document": "any abstract long",
-    "device": "any thing device", "furniture": "any thing furniture", "clothes": "any thing long", "train": "any long",
-    "thing": "any thing", "gift": "any thing", "vehicle": "any thing", "garment": "any thing",
+    "person": "any living person",
+    "animal": "any living",
+    "food": "food",
+    "drink": "food",
+    "building": "any building",
+    "place": "any place",
+    "abstract": "abstract",
+    "event": "abstract long",
+    "document": "any abstract long",
+    "device": "any thing device",
+    "furniture": "any thing furniture",
+    "clothes": "any thing long",
+    "train": "any long",
+    "thing": "any thing",
+    "gift": "any thing",
+    "vehicle": "any thing",
+    "garment": "any thing",
 }
-TIMES = [(row[0].split(), row[1].split(), row[2].split()) for row in lexicon.rows(lexicon.TIMES, "|")]
+TIMES = [
+    (row[0].split(), row[1].split(), row[2].split()) for row in lexicon.rows(lexicon.TIMES, "|")
+]
 FREQUENCIES = lexicon.rows(lexicon.FREQUENCIES)
 MANNERS = lexicon.rows(lexicon.MANNERS)
 PLACES = {(row[0], row[1]): row[2:] for row in lexicon.rows(lexicon.PLACES)}
@@ -764,16 +873,30 @@ POSITIONS = lexicon.rows(lexicon.POSITIONS)
 WEEKDAYS = list(zip(lexicon.WEEKDAYS.split()[::2], lexicon.WEEKDAYS.split()[1::2]))
 MONTHS = list(zip(lexicon.MONTHS.split()[::2], lexicon.MONTHS.split()[1::2]))
 MEANS = [
-    ("dem Zug", "train"), ("der Bahn", "train"), ("dem Bus", "bus"), ("dem Fahrrad", "bicycle"), ("dem Schiff", "ship"),
+    ("dem Zug", "train"),
+    ("der Bahn", "train"),
+    ("dem Bus", "bus"),
+    ("dem Fahrrad", "bicycle"),
+    ("dem Schiff", "ship"),
     ("dem Auto", "car"),
 ]
 BE = ("sein", "I", "be")
-ACTIVITIES = ("arbeiten", "singen", "kochen", "lernen", "schwimmen", "tanzen")  # done quickly, loudly, alone
+ACTIVITIES = (
+    "arbeiten",
+    "singen",
+    "kochen",
+    "lernen",
+    "schwimmen",
+    "tanzen",
+)  # done quickly, loudly, alone
 
 
 def adjectives_for(noun):
     """The adjectives that make sense with a noun."""
-    tags = set(" ".join(ADJECTIVE_CLASSES.get(tag, "") for tag in noun.tags).split()) or {"any", "thing"}
+    tags = set(" ".join(ADJECTIVE_CLASSES.get(tag, "") for tag in noun.tags).split()) or {
+        "any",
+        "thing",
+    }
     return [adjective for adjective in ADJECTIVES if adjective["class"] in tags]
 
 
@@ -781,7 +904,9 @@ class Speaker:
     """Draws clauses and sentences from one stream of random numbers."""
 
     def __init__(self, seed):
-        self.random = random.Random(seed).random  # the one method whose stream is promised to stay the same
+        self.random = random.Random(
+            seed
+        ).random  # the one method whose stream is promised to stay the same
 
     def chance(self, probability):
         return self.random() < probability
@@ -809,10 +934,14 @@ class Speaker:
         tag = self.pick(classes)
         noun = self.pick_skewed(BY_CLASS[tag])
         wanted = [tag] + [t for t in noun.tags if t in ("dish", "juice")]
-        if ("head" in noun.tags or "dish" in noun.tags or "juice" in noun.tags) and self.chance(0.45):
+        if ("head" in noun.tags or "dish" in noun.tags or "juice" in noun.tags) and self.chance(
+            0.45
+        ):
             fitting = [
-                m for m in MODIFIERS
-                if any(t in m[2] for t in wanted) and not set(m[1].split()) & set(noun.english.split())
+                m
+                for m in MODIFIERS
+                if any(t in m[2] for t in wanted)
+                and not set(m[1].split()) & set(noun.english.split())
                 and m[0].lower()[:4] != noun.singular.lower()[:4]
             ]
             if fitting:
@@ -824,7 +953,9 @@ class Speaker:
         if noun.mass:
             return self.weighted([(6, "none"), (3, "def"), (1, "this")])
         options = [(40, "def"), (28, "indef"), (6, "this"), (4, Name(*self.pick(NAMES)))]
-        possessor = self.again(owner) if owner else Pronoun(self.pick(["1s", "1p", "2s", "3m", "3f", "3p"]))
+        possessor = (
+            self.again(owner) if owner else Pronoun(self.pick(["1s", "1p", "2s", "3m", "3f", "3p"]))
+        )
         options.append((20 if "person" in noun.tags else 14, possessor))
         if number == "s":
             options.append((4, "every"))
@@ -834,7 +965,8 @@ class Speaker:
         return self.weighted(options)
 
     def phrase(self, classes, owner=None, plain=False):
-        """A noun phrase with a noun of these classes; `owner` may be its possessor; plain: no genitive after it."""
+        """A noun phrase with a noun of these classes; `owner` may be its possessor; plain: no
+        genitive after it."""
         noun = self.noun(classes)
         number = "p" if noun.plural != "-" and not noun.mass and self.chance(0.24) else "s"
         determiner = self.determiner(noun, number, owner)
@@ -848,12 +980,16 @@ class Speaker:
         if determiner == "def" and not plain and self.chance(0.1) and "mass" not in noun.tags:
             possessor = ["building"] if "openable" in noun.tags else ["person"]
             other = self.noun(possessor)
-            genitive = NounPhrase(other, "p" if self.chance(0.2) else "s", self.pick(["def", "def", "this"]))
+            genitive = NounPhrase(
+                other, "p" if self.chance(0.2) else "s", self.pick(["def", "def", "this"])
+            )
         return NounPhrase(noun, number, determiner, adjectives, genitive)
 
     def someone(self, owner=None, plain=False):
         """A person: pronoun, name, noun phrase or a pair."""
-        kind = self.weighted([(30, "pronoun"), (22, "name"), (44, "noun"), (0 if plain else 6, "pair")])
+        kind = self.weighted(
+            [(30, "pronoun"), (22, "name"), (44, "noun"), (0 if plain else 6, "pair")]
+        )
         if kind == "pronoun":
             return Pronoun(self.pick(["1s", "1s", "3m", "3f", "1p", "3p", "2s", "2p", "F"]))
         if kind == "name":
@@ -871,7 +1007,11 @@ class Speaker:
         tag = self.pick(classes)
         if tag == "person" and self.chance(0.5):
             if self.chance(0.5):
-                keys = [key for key in ("1s", "2s", "3m", "3f", "1p", "3p", "F") if key[0] != subject.key()[0]]
+                keys = [
+                    key
+                    for key in ("1s", "2s", "3m", "3f", "1p", "3p", "F")
+                    if key[0] != subject.key()[0]
+                ]
                 return Pronoun(self.pick(keys))
             return Name(*self.pick(NAMES))
         if tag != "person" and tag not in ("drink", "abstract") and self.chance(0.1):
@@ -884,14 +1024,21 @@ class Speaker:
     def time(self, when):
         if when == "since":
             words = number_words(2 + int(self.random() * 9))
-            german, english = self.pick([("Jahren", "years"), ("Monaten", "months"), ("Wochen", "weeks")])
+            german, english = self.pick(
+                [("Jahren", "years"), ("Monaten", "months"), ("Wochen", "weeks")]
+            )
             return ["seit", words[0], german], ["for", words[1], english]
         kind = self.random()
         if when in ("past", "future"):
             if kind < 0.12:
                 words = number_words(2 + int(self.random() * 11))
                 german, english = self.pick(
-                    [("Jahren", "years"), ("Tagen", "days"), ("Stunden", "hours"), ("Wochen", "weeks")]
+                    [
+                        ("Jahren", "years"),
+                        ("Tagen", "days"),
+                        ("Stunden", "hours"),
+                        ("Wochen", "weeks"),
+                    ]
                 )
                 if when == "past":
                     return ["vor", words[0], german], [words[1], english, "ago"]
@@ -918,11 +1065,17 @@ class Speaker:
         kind = self.random()
         if kind < 0.25:
             german, english = self.pick(CITIES)
-            return (["nach", german], ["to", english]) if going else (["in", german], ["in", english])
+            return (
+                (["nach", german], ["to", english]) if going else (["in", german], ["in", english])
+            )
         if kind < 0.31:
             gender, german, english = self.pick(COUNTRIES)
             article = definite("acc" if going else "dat", gender)
-            words = [CONTRACTIONS[("in", article)]] if ("in", article) in CONTRACTIONS else ["in", article]
+            words = (
+                [CONTRACTIONS[("in", article)]]
+                if ("in", article) in CONTRACTIONS
+                else ["in", article]
+            )
             return words + [german], ["to" if going else "in", english]
         if kind < 0.37:
             return (["nach", "Hause"], ["home"]) if going else (["zu", "Hause"], ["at", "home"])
@@ -930,8 +1083,14 @@ class Speaker:
             person = self.phrase(["person"], plain=True)
             return with_preposition("zu", person, "dat"), ["to"] + person.english("object")
         noun = self.noun(["place"])
-        adjectives = [(a["stem"], a["english"]) for a in [self.pick(adjectives_for(noun))] if self.chance(0.25)]
-        phrase = NounPhrase(noun, "s", self.pick(["def", "def", "def", "indef", "this"]), adjectives)
+        adjectives = [
+            (a["stem"], a["english"])
+            for a in [self.pick(adjectives_for(noun))]
+            if self.chance(0.25)
+        ]
+        phrase = NounPhrase(
+            noun, "s", self.pick(["def", "def", "def", "indef", "this"]), adjectives
+        )
         there, thither, english_there, english_thither = PLACES[noun.base]
         preposition = thither if going else there
         case = "acc" if going and preposition != "zu" else "dat"
@@ -943,15 +1102,20 @@ class Speaker:
         if going and german == "vor":
             german, english = POSITIONS[0]
         furniture = self.phrase(["furniture"], plain=True)
-        return with_preposition(german, furniture, "acc" if going else "dat"), [english] + furniture.english("object")
+        return with_preposition(german, furniture, "acc" if going else "dat"), [
+            english
+        ] + furniture.english("object")
 
     # clauses
 
     def when(self):
-        return self.weighted([(30, "now"), (11, "going"), (34, "past"), (17, "future"), (8, "perfect")])
+        return self.weighted(
+            [(30, "now"), (11, "going"), (34, "past"), (17, "future"), (8, "perfect")]
+        )
 
     def clause(self, subject=None, use=None, when=None, bare=False):
-        """A finite clause. bare: neither time, negation, modal nor other extras (for infinitives)."""
+        """A finite clause. bare: neither time, negation, modal nor other extras (for
+        infinitives)."""
         given = use is not None
         if use is None:
             if subject is None and self.chance(0.06):
@@ -970,7 +1134,10 @@ class Speaker:
             clause.means = ["mit"] + german.split(), ["by", english]
         elif use[1] in ("I", "G", "L") and not given and self.chance(0.12):
             person = self.phrase(["person"], owner=subject, plain=True)
-            clause.means = with_preposition("mit", person, "dat"), ["with"] + person.english("object")
+            clause.means = (
+                with_preposition("mit", person, "dat"),
+                ["with"] + person.english("object"),
+            )
         if not bare:
             self.extras(clause)
         return clause
@@ -1011,20 +1178,34 @@ class Speaker:
             clause.when = when = "now" if when == "future" else when
         if when == "since" or when == "going" and self.chance(0.85):
             clause.time = self.time(when)
-        elif when in ("past", "future", "now") and self.chance({"past": 0.6, "future": 0.65, "now": 0.25}[when]):
+        elif when in ("past", "future", "now") and self.chance(
+            {"past": 0.6, "future": 0.65, "now": 0.25}[when]
+        ):
             clause.time = self.time("future" if clause.modal and when == "now" else when)
             clause.plain_future = when == "future" and self.chance(0.5)
         elif when in ("now", "past") and not stative and self.chance(0.28):
             clause.frequency = self.pick(FREQUENCIES)
         if frame == "I" and not clause.means and clause.use[0] in ACTIVITIES and self.chance(0.25):
             clause.manner = self.pick(MANNERS)
-        if not clause.frequency and not clause.manner and when not in ("since",) and self.chance(0.17):
+        if (
+            not clause.frequency
+            and not clause.manner
+            and when not in ("since",)
+            and self.chance(0.17)
+        ):
             self.negate(clause)
-        if when == "now" and not clause.modal and not clause.frequency and not clause.negated and clause.subject.animate:
+        if (
+            when == "now"
+            and not clause.modal
+            and not clause.frequency
+            and not clause.negated
+            and clause.subject.animate
+        ):
             clause.likes = not stative and self.chance(0.12) and frame[0] in "IALG"
 
     def negate(self, clause):
-        """Negate a clause, unless it counts something: "not all the books" has more than one reading."""
+        """Negate a clause, unless it counts something: "not all the books" has more than one
+        reading."""
         phrases = [clause.accusative, clause.dative, clause.subject]
         phrases += [clause.prepositional[3]] if clause.prepositional else []
         for phrase in phrases:
@@ -1045,10 +1226,14 @@ class Speaker:
                 clause = self.clause(pronoun, self.pick(uses), when)
                 phrase.relative = clause, "subject"
                 return
-        use = self.pick([
-            use for use in PLAIN_USES
-            if use[1].startswith(("A:", "D:")) and set(use[1][2:].split(",")) & set(phrase.noun.tags)
-        ])
+        use = self.pick(
+            [
+                use
+                for use in PLAIN_USES
+                if use[1].startswith(("A:", "D:"))
+                and set(use[1][2:].split(",")) & set(phrase.noun.tags)
+            ]
+        )
         clause = Clause(self.someone(plain=True), use, when)
         slot = "accusative" if use[1].startswith("A:") else "dative"
         setattr(clause, slot, pronoun)
@@ -1058,7 +1243,18 @@ class Speaker:
     def state(self, subject=None, when=None):
         """A clause with sein: an adjective or a comparison."""
         if subject is None:
-            classes = ["person", "thing", "building", "vehicle", "document", "food", "place", "animal", "clothes", "abstract"]
+            classes = [
+                "person",
+                "thing",
+                "building",
+                "vehicle",
+                "document",
+                "food",
+                "place",
+                "animal",
+                "clothes",
+                "abstract",
+            ]
             subject = self.someone() if self.chance(0.35) else self.phrase([self.pick(classes)])
         when = when or self.weighted([(6, "now"), (3, "past")])
         if isinstance(subject, NounPhrase):
@@ -1066,17 +1262,25 @@ class Speaker:
             subject.adjectives = []
         else:
             kind = "living" if subject.animate else "any"
-            options = [a for a in ADJECTIVES if a["class"] in (kind, "person" if subject.animate else "any")]
+            options = [
+                a
+                for a in ADJECTIVES
+                if a["class"] in (kind, "person" if subject.animate else "any")
+            ]
         adjective = self.pick(options)
         clause = Clause(subject, BE, "past" if when == "past" else "now")
         if isinstance(subject, NounPhrase) and self.chance(0.25):
-            other = NounPhrase(self.noun(subject.noun.tags[:1]), "s", self.pick(["def", "this", "indef"]))
+            other = NounPhrase(
+                self.noun(subject.noun.tags[:1]), "s", self.pick(["def", "this", "indef"])
+            )
             clause.predicate = (
                 [adjective["more"], "als"] + other.german("nom"),
                 adjective["english_more"].split() + ["than"] + other.english("object"),
             )
         else:
-            degree = self.weighted([(5, None), (3, ("sehr", "very")), (2, ("zu", "too")), (1, ("ganz", "quite"))])
+            degree = self.weighted(
+                [(5, None), (3, ("sehr", "very")), (2, ("zu", "too")), (1, ("ganz", "quite"))]
+            )
             words = [adjective["word"]], adjective["english"].split()
             clause.predicate = ([degree[0]] + words[0], [degree[1]] + words[1]) if degree else words
         if self.chance(0.2):
@@ -1101,22 +1305,37 @@ class Speaker:
         if self.chance(0.12):
             self.negate(clause)
         if self.chance(0.15) and clause.when in ("now", "past"):
-            clause.modal = self.pick(["müssen", "können"] if clause.when == "past" else ["müssen", "können", "sollen"])
+            clause.modal = self.pick(
+                ["müssen", "können"] if clause.when == "past" else ["müssen", "können", "sollen"]
+            )
         return clause
 
     def placed(self):
         """Something lies, stands or hangs somewhere, or somebody puts it there."""
         if self.chance(0.5):
             german, english = self.pick(
-                [("liegen", "lie"), ("stehen", "stand"), ("sein", "be"), ("liegen", "be"), ("stehen", "be")]
+                [
+                    ("liegen", "lie"),
+                    ("stehen", "stand"),
+                    ("sein", "be"),
+                    ("liegen", "be"),
+                    ("stehen", "be"),
+                ]
             )
             subject = self.phrase([self.pick(["thing", "document", "gift"])])
-            clause = Clause(subject, (german, "L", english), self.pick(["now", "now", "past"]), place=self.position(False))
+            clause = Clause(
+                subject,
+                (german, "L", english),
+                self.pick(["now", "now", "past"]),
+                place=self.position(False),
+            )
         else:
             german = self.pick(["legen", "stellen"])
             when = self.pick(["now", "past", "past", "future"])
             clause = Clause(self.someone(), (german, "A:", "put"), when, place=self.position(True))
-            clause.accusative = self.phrase(["thing"] if german == "stellen" else ["document", "clothes"], owner=clause.subject)
+            clause.accusative = self.phrase(
+                ["thing"] if german == "stellen" else ["document", "clothes"], owner=clause.subject
+            )
             clause.spoken = self.chance(0.75)
         if clause.when != "now" and self.chance(0.4):
             clause.time = self.time(clause.when)
@@ -1127,7 +1346,8 @@ class Speaker:
     # sentences: (German words, English words)
 
     def main(self, clause, front=0.35):
-        """A main clause, its subject with a relative clause if it has one, perhaps with another slot in front."""
+        """A main clause, its subject with a relative clause if it has one, perhaps with another
+        slot in front."""
         leads = []
         if clause.time and clause.time[0] != ["gerade"]:
             leads += ["time"] * 3
@@ -1153,7 +1373,7 @@ class Speaker:
     def _insert_relative(self, clause, german):
         subject = clause.subject.german("nom")
         for start in range(len(german)):
-            if german[start:start + len(subject)] == subject:
+            if german[start : start + len(subject)] == subject:
                 end = start + len(subject)
                 return german[:end] + german_relative(clause.subject) + german[end:]
         raise AssertionError("the subject is part of its own clause")
@@ -1196,20 +1416,36 @@ class Speaker:
     def question(self):
         kind = self.pick(["who", "whom", "what", "where", "adverb", "adverb", "which"])
         if kind == "who":
-            clause = self.clause(WHO, self.pick([use for use in PLAIN_USES if not use[1].startswith("r")]))
+            clause = self.clause(
+                WHO, self.pick([use for use in PLAIN_USES if not use[1].startswith("r")])
+            )
             clause.negated = False
-            return clause.german(lead="subject") + ["?"], clause.english("gap", lead=["who"]) + ["?"]
+            return clause.german(lead="subject") + ["?"], clause.english("gap", lead=["who"]) + [
+                "?"
+            ]
         if kind in ("whom", "what", "which"):
-            tag = "person" if kind == "whom" else self.pick(["thing", "document", "food", "clothes"])
-            uses = [use for use in PLAIN_USES if use[1].startswith("A:") and tag in use[1][2:].split(",")]
-            clause = Clause(self.someone(plain=True), self.pick(uses), self.pick(["now", "past", "future"]))
-            clause.accusative = {"whom": WHO, "what": WHAT}.get(kind) or NounPhrase(self.noun([tag]), "s", "which")
+            tag = (
+                "person" if kind == "whom" else self.pick(["thing", "document", "food", "clothes"])
+            )
+            uses = [
+                use
+                for use in PLAIN_USES
+                if use[1].startswith("A:") and tag in use[1][2:].split(",")
+            ]
+            clause = Clause(
+                self.someone(plain=True), self.pick(uses), self.pick(["now", "past", "future"])
+            )
+            clause.accusative = {"whom": WHO, "what": WHAT}.get(kind) or NounPhrase(
+                self.noun([tag]), "s", "which"
+            )
             if kind == "which" and clause.accusative.noun.mass:
                 clause.accusative = WHAT
             self.extras(clause)
             clause.negated = clause.likes = False
             german = clause.german(lead="accusative")
-            english = clause.english("question", gap="accusative", lead=clause.accusative.english("object"))
+            english = clause.english(
+                "question", gap="accusative", lead=clause.accusative.english("object")
+            )
             return german + ["?"], english + ["?"]
         clause = self.clause(subject=self.someone(plain=True))
         if kind == "where":
@@ -1218,7 +1454,14 @@ class Speaker:
             clause.place = None
             word = ("wo", "where") if clause.use[1] == "L" else ("wohin", "where")
         else:
-            word = self.pick([("wann", "when"), ("warum", "why"), ("wie oft", "how often"), ("mit wem", "with whom")])
+            word = self.pick(
+                [
+                    ("wann", "when"),
+                    ("warum", "why"),
+                    ("wie oft", "how often"),
+                    ("mit wem", "with whom"),
+                ]
+            )
             if word[0] == "wann":
                 clause.time = clause.frequency = None
             if word[0] == "wie oft":
@@ -1239,11 +1482,26 @@ class Speaker:
     def subordinate(self):
         """A main clause with weil, wenn, obwohl, als, bevor, nachdem..., before or after it."""
         conjunction = self.pick(
-            [("weil", "because"), ("weil", "because"), ("obwohl", "although"), ("wenn", "if"), ("wenn", "when"), ("als", "when"),
-             ("während", "while"), ("bevor", "before"), ("da", "since")]
+            [
+                ("weil", "because"),
+                ("weil", "because"),
+                ("obwohl", "although"),
+                ("wenn", "if"),
+                ("wenn", "when"),
+                ("als", "when"),
+                ("während", "while"),
+                ("bevor", "before"),
+                ("da", "since"),
+            ]
         )
-        when = {"if": "future", "when": "past" if conjunction[0] == "als" else "now", "before": "past"}.get(conjunction[1])
-        when = when or self.pick(["past", "past", "now"] + ["future"] * (conjunction[0] in ("weil", "da", "obwohl")))
+        when = {
+            "if": "future",
+            "when": "past" if conjunction[0] == "als" else "now",
+            "before": "past",
+        }.get(conjunction[1])
+        when = when or self.pick(
+            ["past", "past", "now"] + ["future"] * (conjunction[0] in ("weil", "da", "obwohl"))
+        )
         main = self.clause(when=when)
         subject = self.again(main.subject) if self.chance(0.55) else None
         if conjunction[0] in ("weil", "obwohl", "da") and self.chance(0.35):
@@ -1261,7 +1519,9 @@ class Speaker:
         if conjunction[0] != "da" and self.chance(0.6):
             german, english = self.main(main, front=0.2)
             return german + [","] + german_side + ["."], english + english_side + ["."]
-        if main.subject.pronoun or not (side.subject.pronoun and side.subject.key() == main.subject.key()):
+        if main.subject.pronoun or not (
+            side.subject.pronoun and side.subject.key() == main.subject.key()
+        ):
             return (
                 german_side + [","] + main.german(field=[]) + ["."],
                 english_side + [","] + main.english() + ["."],
@@ -1306,7 +1566,10 @@ class Speaker:
         inner = self.clause(subject=subject, when="now", bare=True)
         if self.chance(0.5):
             use = self.pick([use for use in PLAIN_USES if use[1] == "G"])
-            outer, um = self.clause(subject=subject, use=use, when=self.pick(["now", "past", "future"])), ["um"]
+            outer, um = (
+                self.clause(subject=subject, use=use, when=self.pick(["now", "past", "future"])),
+                ["um"],
+            )
             outer.negated = False
         else:
             outer, um = Clause(subject, self.pick(ZU_USES), self.pick(["now", "past", "past"])), []
@@ -1315,7 +1578,9 @@ class Speaker:
                 outer.time = self.time("past")
         german, english = self.main(outer)
         order = "ing" if outer.use[2] == "stop" else "to"
-        return german + [","] + um + inner.german("zu") + ["."], english + inner.english(order) + ["."]
+        return german + [","] + um + inner.german("zu") + ["."], english + inner.english(order) + [
+            "."
+        ]
 
     def with_relative(self):
         if self.chance(0.55):
@@ -1323,13 +1588,19 @@ class Speaker:
             if subject.determiner == "every":
                 subject.determiner = "def"
             self.relative(subject, self.pick(["now", "past", "past"]))
-            clause = self.clause(subject=subject) if self.chance(0.75) else self.state(subject=subject)
+            clause = (
+                self.clause(subject=subject) if self.chance(0.75) else self.state(subject=subject)
+            )
             german, english = self.main(clause, front=0.25)
             return german + ["."], english + ["."]
         uses = [use for use in PLAIN_USES if use[1].startswith("A:") and use[0] not in ("haben",)]
         clause = self.clause(use=self.pick(uses))
         head = clause.accusative
-        if not isinstance(head, NounPhrase) or head.determiner in ("kein", "every") or head.noun.mass:
+        if (
+            not isinstance(head, NounPhrase)
+            or head.determiner in ("kein", "every")
+            or head.noun.mass
+        ):
             clause.accusative = self.phrase([t for t in clause.use[1][2:].split(",")], plain=True)
             self._affirm(clause)
             if clause.accusative.determiner == "every":
@@ -1340,9 +1611,15 @@ class Speaker:
         return german + ["."], english + ["."]
 
     def coordinated(self):
-        conjunction = self.pick([("und", "and"), ("und", "and"), ("aber", "but"), ("denn", "because"), ("oder", "or")])
+        conjunction = self.pick(
+            [("und", "and"), ("und", "and"), ("aber", "but"), ("denn", "because"), ("oder", "or")]
+        )
         when = self.pick(["now", "past", "past", "future"])
-        first = self.clause(when=when) if self.chance(0.75) else self.state(when="past" if when == "past" else "now")
+        first = (
+            self.clause(when=when)
+            if self.chance(0.75)
+            else self.state(when="past" if when == "past" else "now")
+        )
         subject = self.again(first.subject) if self.chance(0.5) else None
         thing = subject is not None and subject.english_key() == "3n"  # things are, but do not act
         if thing or (conjunction[0] in ("aber", "denn") and self.chance(0.4)):
@@ -1362,21 +1639,45 @@ class Speaker:
         """Wenn ich Zeit hätte, würde ich ..."""
         subject = self.someone()
         german, english = self.pick(
-            [("mehr Zeit", "more time"), ("viel Geld", "a lot of money"), ("Zeit", "time"), ("genug Geld", "enough money"),
-             ("Glück", "luck")]
+            [
+                ("mehr Zeit", "more time"),
+                ("viel Geld", "a lot of money"),
+                ("Zeit", "time"),
+                ("genug Geld", "enough money"),
+                ("Glück", "luck"),
+            ]
         )
-        side = ["wenn"] + subject.german("nom") + german.split() + [HABEN.unreal(subject.person, subject.number)]
+        side = (
+            ["wenn"]
+            + subject.german("nom")
+            + german.split()
+            + [HABEN.unreal(subject.person, subject.number)]
+        )
         english_side = ["if"] + subject.english("subject") + ["had"] + english.split()
         main = self.clause(subject=self.again(subject), when="now", bare=True)
         main.when = "unreal"
-        return side + [","] + main.german(field=[]) + ["."], english_side + [","] + main.english() + ["."]
+        return side + [","] + main.german(field=[]) + ["."], english_side + [
+            ","
+        ] + main.english() + ["."]
 
     def sentence(self):
         """One pair of sentences."""
         kind = self.weighted(
-            [(24, self.simple), (8, self.copular), (2, self.since), (7, self.passive_sentence), (6, self.placed_sentence),
-             (6, self.yes_no), (8, self.question), (14, self.subordinate), (8, self.complement), (6, self.infinitive),
-             (9, self.with_relative), (9, self.coordinated), (2, self.unreal)]
+            [
+                (24, self.simple),
+                (8, self.copular),
+                (2, self.since),
+                (7, self.passive_sentence),
+                (6, self.placed_sentence),
+                (6, self.yes_no),
+                (8, self.question),
+                (14, self.subordinate),
+                (8, self.complement),
+                (6, self.infinitive),
+                (9, self.with_relative),
+                (9, self.coordinated),
+                (2, self.unreal),
+            ]
         )
         german, english = kind()
         return spell(german), spell(articles(english))
@@ -1395,7 +1696,8 @@ def articles(words):
 
 
 def spell(words):
-    """A sentence from its words: commas and end marks attached, doubled commas dropped, first letter in upper case."""
+    """A sentence from its words: commas and end marks attached, doubled commas dropped, first
+    letter in upper case."""
     text = ""
     for word in words:
         if word in (",", ".", "?"):
@@ -1406,13 +1708,15 @@ def spell(words):
     return text[0].upper() + text[1:]
 
 
-# -- the corpus --------------------------------------------------------------------------------------------------
+# -- the corpus ------------------------------------------------------------------------------------
 
 
 def corpus(seed, sizes):
-    """Lists of (German, English) pairs, one list for each size; no German and no English sentence occurs twice.
+    """Lists of (German, English) pairs, one list for each size; no German and no English sentence
+    occurs twice.
 
-    Raises ValueError when the grammar keeps repeating itself, that is when far too many sentences are asked for.
+    Raises ValueError when the grammar keeps repeating itself, that is when far too many sentences
+    are asked for.
     """
     speaker, seen_german, seen_english = Speaker(seed), set(), set()
     splits = []
@@ -1423,7 +1727,10 @@ def corpus(seed, sizes):
             if german in seen_german or english in seen_english:
                 failures += 1
                 if failures > 1000 + 20 * size:
-                    raise ValueError(f"the grammar has too few different sentences for {sum(sizes)}; ask for fewer")
+                    raise ValueError(
+                        f"the grammar has too few different sentences for {sum(sizes)}; ask for "
+                        "fewer"
+                    )
                 continue
             seen_german.add(german)
             seen_english.add(english)
@@ -1455,10 +1762,15 @@ def main(arguments=None):
         os.makedirs(options.out, exist_ok=True)
         for name, pairs in zip(sizes, corpus(options.seed, list(sizes.values()))):
             for side, language in enumerate(("de", "en")):
-                write(os.path.join(options.out, f"{name}.{language}"), (pair[side] for pair in pairs))
+                write(
+                    os.path.join(options.out, f"{name}.{language}"), (pair[side] for pair in pairs)
+                )
     except (OSError, ValueError) as error:
         parser.exit(2, f"grammar.py: error: {error}\n")
-    print(f"wrote {', '.join(f'{size} {name}' for name, size in sizes.items())} pairs to {options.out}")
+    print(
+        f"wrote {', '.join(f'{size} {name}' for name, size in sizes.items())} pairs to "
+        f"{options.out}"
+    )
 
 
 if __name__ == "__main__":

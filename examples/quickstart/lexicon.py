@@ -1,8 +1,10 @@
-"""The quickstart corpus' dictionary: German and English words with what a grammar must know to inflect them.
+"""The quickstart corpus' dictionary: German and English words with what a grammar must know to
+inflect them.
 
-Tables are text, one entry a line, columns split at blanks or '|'; '_' stands for a blank inside a column and lines
-that begin with '#' are comments. A German word that stands in a table twice has several English translations:
-the classes of the noun (or the frame of the verb) decide which one a sentence uses.
+Tables are text, one entry a line, columns split at blanks or '|'; '_' stands for a blank inside a
+column and lines that begin with '#' are comments. A German word that stands in a table twice has
+several English translations: the classes of the noun (or the frame of the verb) decide which one a
+sentence uses.
 """
 
 
@@ -13,8 +15,8 @@ def rows(table, separator=None):
     return [[column.strip().replace("_", " ") for column in columns] for columns in split]
 
 
-# gender (m f n; mw = masculine with weak -n endings), singular, genitive ('-': like the nominative),
-# plural ('-': not countable), English, classes.
+# gender (m f n; mw = masculine with weak -n endings), singular, genitive ('-': like the
+# nominative), plural ('-': not countable), English, classes.
 NOUNS = """
 m Mann Mannes Männer man person
 f Frau - Frauen woman person
@@ -240,8 +242,8 @@ m Film Films Filme film event,head
 m Kurs Kurses Kurse course event,head
 """
 
-# First parts of compounds as they stand before the second part (so with their linking element), English,
-# noun classes that they go with.
+# First parts of compounds as they stand before the second part (so with their linking element),
+# English, noun classes that they go with.
 MODIFIERS = """
 Haus house openable,furniture,thing,device
 Küchen kitchen openable,furniture,thing,device
@@ -329,8 +331,9 @@ Pilz mushroom dish
 Trauben grape juice
 """
 
-# How one is in a place and goes to it: noun and its English (for words with two meanings), German preposition for
-# being there and for going there ('zu' takes the dative, the others the accusative), English prepositions.
+# How one is in a place and goes to it: noun and its English (for words with two meanings), German
+# preposition for being there and for going there ('zu' takes the dative, the others the
+# accusative), English prepositions.
 PLACES = """
 Schloss castle in in in into
 Kirche church in in in into
@@ -428,7 +431,8 @@ f Greta
 m Anton
 """
 
-# attributive stem ('=': the word itself), predicative, comparative, English, English comparative, classes.
+# attributive stem ('=': the word itself), predicative, comparative, English, English comparative,
+# classes.
 ADJECTIVES = """
 = alt älter old older any
 = neu neuer new newer thing
@@ -495,8 +499,9 @@ hoh hoch höher high higher building
 = süß süßer sweet sweeter food
 """
 
-# German verbs whose forms do not follow from the infinitive: third person (with 'second/third' where the second
-# person is irregular, too), preterite, participle, auxiliary. A compound verb inherits from its base.
+# German verbs whose forms do not follow from the infinitive: third person (with 'second/third'
+# where the second person is irregular, too), preterite, participle, auxiliary. A compound verb
+# inherits from its base.
 STRONG_VERBS = """
 gehen geht ging gegangen sein
 fahren fährt fuhr gefahren sein
@@ -566,10 +571,11 @@ sein bist/ist war gewesen sein
 werden wirst/wird wurde geworden sein
 """
 
-# Uses of verbs: German infinitive ('|' would split the columns, so the separable prefix ends with '+'), frame,
-# English verb ('+' before a particle). Frames: I; A:classes accusative object; D:classes dative object;
-# DA:classes dative person and accusative; P:preposition:case:English preposition:classes; G going somewhere;
-# L being somewhere; C that-clause; Z infinitive with zu; 'r' in front: reflexive.
+# Uses of verbs: German infinitive ('|' would split the columns, so the separable prefix ends with
+# '+'), frame, English verb ('+' before a particle). Frames: I; A:classes accusative object;
+# D:classes dative object; DA:classes dative person and accusative; P:preposition:case:English
+# preposition:classes; G going somewhere; L being somewhere; C that-clause; Z infinitive with zu;
+# 'r' in front: reflexive.
 VERB_USES = """
 arbeiten | I | work
 arbeiten | L | work
@@ -741,7 +747,8 @@ hören | A:person,animal | hear
 suchen | A:person,animal | look +for
 beißen | A:person,animal | bite
 """
-# English verbs: base, past, participle ('=' like the past), and the -ing form where it is not regular.
+# English verbs: base, past, participle ('=' like the past), and the -ing form where it is not
+# regular.
 IRREGULAR_ENGLISH = """
 be was been
 have had = having
@@ -827,8 +834,8 @@ tomato tomatoes
 pair_of_trousers pairs_of_trousers
 """
 
-# German, English, times of the sentence that it fits: now (habit or state), going (in progress), past, future,
-# since (German present, English perfect).
+# German, English, times of the sentence that it fits: now (habit or state), going (in progress),
+# past, future, since (German present, English perfect).
 TIMES = """
 heute | today | past future
 gestern | yesterday | past
@@ -863,8 +870,14 @@ bald | soon | future
 damals | at_that_time | past
 früher | in_the_past | past
 """
-WEEKDAYS = "Montag Monday Dienstag Tuesday Mittwoch Wednesday Donnerstag Thursday Freitag Friday Samstag Saturday Sonntag Sunday"
-MONTHS = "Januar January März March April April Mai May Juni June Juli July August August September September Oktober October Dezember December"
+WEEKDAYS = (
+    "Montag Monday Dienstag Tuesday Mittwoch Wednesday Donnerstag Thursday Freitag Friday "
+    "Samstag Saturday Sonntag Sunday"
+)
+MONTHS = (
+    "Januar January März March April April Mai May Juni June Juli July August August "
+    "September September Oktober October Dezember December"
+)
 FREQUENCIES = """
 oft often
 häufig often
@@ -885,7 +898,8 @@ allein alone
 lange for_a_long_time
 """
 
-# Where something is in relation to a piece of furniture: the preposition takes the dative, with movement the accusative.
+# Where something is in relation to a piece of furniture: the preposition takes the dative, with
+# movement the accusative.
 POSITIONS = """
 auf on
 unter under
@@ -896,7 +910,8 @@ vor in_front_of
 UNITS_DE = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn".split()
 TENS_DE = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
 UNITS_EN = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen "
     "eighteen nineteen"
 ).split()
 TENS_EN = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()

@@ -1,7 +1,10 @@
-"""Turns the JSON log of fairseq-train (standard input) into a progress bar, and keeps every line in a file.
+"""Turns the JSON log of fairseq-train (standard input) into a progress bar, and keeps every line in
+a file.
 
-    fairseq-train ... --log-format json 2>&1 | python progress.py --epochs 10 --name ce --log console.log
+fairseq-train ... --log-format json 2>&1 | python progress.py --epochs 10 --name ce --log
+console.log
 """
+
 import argparse
 import json
 import sys
@@ -12,7 +15,7 @@ from tqdm import tqdm
 def stats_of(line):
     """The JSON object in a log line, or None."""
     try:
-        stats = json.loads(line[line.index("{"):])
+        stats = json.loads(line[line.index("{") :])
     except ValueError:
         return None
     return stats if isinstance(stats, dict) else None
@@ -38,7 +41,9 @@ def follow(lines, log, bar, name):
         if "valid_ppl" in stats:
             bar.write(f"  {name}, {summary(stats)}", file=sys.stderr)
         elif "update" in stats:
-            if not bar.n:  # a resumed run starts where the last one stopped: its past is no measure of speed
+            if (
+                not bar.n
+            ):  # a resumed run starts where the last one stopped: its past is no measure of speed
                 bar.initial = bar.n = int(stats["epoch"]) - 1
             bar.set_postfix_str(f"loss {stats['loss']}", refresh=False)
             bar.update(min(float(stats["update"]), bar.total) - bar.n)
@@ -52,8 +57,13 @@ def main(arguments=None):
     parser.add_argument("--name", required=True, help="what to call the training")
     parser.add_argument("--log", required=True, help="file that gets every line, appended")
     options = parser.parse_args(arguments)
-    form = "  {desc} {percentage:3.0f}%|{bar:30}| epoch {n:.1f} of {total}, {elapsed} passed, {remaining} left{postfix}"
-    quiet = 0.5 if sys.stderr.isatty() else 15  # seconds between two lines where a bar cannot redraw itself
+    form = (
+        "  {desc} {percentage:3.0f}%|{bar:30}| epoch {n:.1f} of {total}, {elapsed} passed, "
+        "{remaining} left{postfix}"
+    )
+    quiet = (
+        0.5 if sys.stderr.isatty() else 15
+    )  # seconds between two lines where a bar cannot redraw itself
     with open(options.log, "a", encoding="utf-8") as log, tqdm(
         total=options.epochs, desc=options.name, bar_format=form, mininterval=quiet, file=sys.stderr
     ) as bar:

@@ -1,4 +1,5 @@
 """Training curves: read fairseq's logs, write their numbers as one table and one picture."""
+
 import csv
 import json
 import logging
@@ -10,7 +11,10 @@ from typing import NamedTuple
 from ..errors import KlangError
 
 LOG_NAME = "train.log"
-INNER, TRAIN = "train_inner", "train"  # fairseq's names: a row every --log-interval updates, and one an epoch
+INNER, TRAIN = (
+    "train_inner",
+    "train",
+)  # fairseq's names: a row every --log-interval updates, and one an epoch
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", "-.", ":")
 
@@ -20,7 +24,8 @@ class LogError(KlangError):
 
 
 class Row(NamedTuple):
-    """One logged number. split: "train_inner", "train", or the name of a validation subset; update: optimiser steps."""
+    """One logged number. split: "train_inner", "train", or the name of a validation subset; update:
+    optimiser steps."""
 
     split: str
     epoch: int
@@ -29,17 +34,19 @@ class Row(NamedTuple):
     value: float
 
 
-# -- reading --------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
-# --log-format simple: "epoch 001:     20 / 67 loss=9.1, ..." and "epoch 001 | valid on 'valid' subset | loss 8.9 | ..."
+# --log-format simple: "epoch 001:     20 / 67 loss=9.1, ..." and "epoch 001 | valid on 'valid'
+# subset | loss 8.9 | ..."
 _SIMPLE_INNER = re.compile(r"\bepoch (\d+):\s+\d+ / \d+ (\S.*)$")
 _SIMPLE_EPOCH = re.compile(r"\bepoch (\d+) \| (?:valid on '([^']+)' subset \| )?(\S.*)$")
 
 
 def _json_record(line):
-    """(split, epoch, {metric: text}) of a JSON line, or None. The lines of a --log-file do not name their split."""
+    """(split, epoch, {metric: text}) of a JSON line, or None. The lines of a --log-file do not name
+    their split."""
     try:
-        stats = json.loads(line[line.index("{"):])
+        stats = json.loads(line[line.index("{") :])
     except ValueError:  # not JSON, or the line that a killed run was writing
         return None
     if not isinstance(stats, dict) or "epoch" not in stats:
@@ -47,21 +54,40 @@ def _json_record(line):
     epoch = stats.pop("epoch")
     if stats.pop("update", None) is not None:
         return INNER, epoch, stats
-    split = next((key[: -len("_num_updates")] for key in stats if key.endswith("_num_updates")), None)
+    split = next(
+        (key[: -len("_num_updates")] for key in stats if key.endswith("_num_updates")), None
+    )
     if split is None:
         return None
-    return split, epoch, {key[len(split) + 1:]: value for key, value in stats.items() if key.startswith(split + "_")}
+    return (
+        split,
+        epoch,
+        {
+            key[len(split) + 1 :]: value
+            for key, value in stats.items()
+            if key.startswith(split + "_")
+        },
+    )
 
 
 def _simple_record(line):
-    """The same for a line of --log-format simple (and tqdm, whose end-of-epoch lines look alike)."""
+    """The same for a line of --log-format simple (and tqdm, whose end-of-epoch lines look
+    alike)."""
     match = _SIMPLE_INNER.search(line)
     if match:
-        return INNER, match.group(1), dict(part.split("=", 1) for part in match.group(2).split(", ") if "=" in part)
+        return (
+            INNER,
+            match.group(1),
+            dict(part.split("=", 1) for part in match.group(2).split(", ") if "=" in part),
+        )
     match = _SIMPLE_EPOCH.search(line)
     if match:
         pairs = (part.split(None, 1) for part in match.group(3).split(" | "))
-        return match.group(2) or TRAIN, match.group(1), dict(pair for pair in pairs if len(pair) == 2)
+        return (
+            match.group(2) or TRAIN,
+            match.group(1),
+            dict(pair for pair in pairs if len(pair) == 2),
+        )
     return None
 
 
@@ -73,17 +99,20 @@ def _number(text):
 
 
 def read_log(path):
-    """The rows of a fairseq training log (its --log-file or its standard output; --log-format json, simple or tqdm).
+    """The rows of a fairseq training log (its --log-file or its standard output; --log-format json,
+    simple or tqdm).
 
-    Rows come in order of update within each split. fairseq writes a line several times into a --log-file, and a
-    resumed run repeats the updates after its checkpoint: of all lines for one split and update the last one counts.
-    Raises LogError where there is no file or no row.
+    Rows come in order of update within each split. fairseq writes a line several times into a
+    --log-file, and a resumed run repeats the updates after its checkpoint: of all lines for one
+    split and update the last one counts. Raises LogError where there is no file or no row.
     """
     records = {}
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             for line in stream:
-                record = _json_record(line.rstrip()) if "{" in line else _simple_record(line.rstrip())
+                record = (
+                    _json_record(line.rstrip()) if "{" in line else _simple_record(line.rstrip())
+                )
                 if record is None:
                     continue
                 split, epoch, stats = record
@@ -94,11 +123,16 @@ def read_log(path):
                 numbers = {name: value for name, value in numbers.items() if value is not None}
                 records[split, int(update)] = int(epoch), numbers
     except FileNotFoundError:
-        raise LogError(f"there is no log {path}; train with --log-file {path} --log-format json") from None
+        raise LogError(
+            f"there is no log {path}; train with --log-file {path} --log-format json"
+        ) from None
     except OSError as error:
         raise LogError(f"log {path} cannot be read: {error.strerror}") from None
     if not records:
-        raise LogError(f"log {path} has no line with numbers yet; train with --log-format json and a smaller --log-interval")
+        raise LogError(
+            f"log {path} has no line with numbers yet; train with --log-format json and a smaller "
+            "--log-interval"
+        )
     return [
         Row(split, epoch, update, name, value)
         for (split, update), (epoch, numbers) in sorted(records.items())
@@ -107,7 +141,8 @@ def read_log(path):
 
 
 def read_runs(run_dirs):
-    """{name: rows} for folders that hold a train.log, or logs themselves; the name is the shortest that tells them apart.
+    """{name: rows} for folders that hold a train.log, or logs themselves; the name is the shortest
+    that tells them apart.
 
     Raises LogError as :func:`read_log` does, and for a run given twice.
     """
@@ -121,7 +156,7 @@ def read_runs(run_dirs):
     return {os.sep.join(part[-depth:]): read_log(path) for part, path in zip(parts, paths)}
 
 
-# -- the table ------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def _write_csv(path, runs):
@@ -132,11 +167,12 @@ def _write_csv(path, runs):
             writer.writerows((name,) + row for row in rows)
 
 
-# -- the picture ----------------------------------------------------------------------------------------------------
+# -- the picture -----------------------------------------------------------------------------------
 
 
 class Panel(NamedTuple):
-    """metrics: (name, label in the panel's own legend, or "" where there is one metric only); log: a log scale."""
+    """metrics: (name, label in the panel's own legend, or "" where there is one metric only); log:
+    a log scale."""
 
     title: str
     label: str
@@ -149,7 +185,12 @@ PANELS = (
     Panel("Negative log-likelihood", "bits per token", (("nll_loss", ""),)),
     Panel("BLEU", "BLEU", (("bleu", ""),), from_zero=True),
     Panel("Soft BLEU", "SB", (("sb", ""),), from_zero=True),
-    Panel("Soft n-gram precisions", "$P_n$", tuple((f"sb_p{n}", f"$P_{n}$") for n in (1, 2, 3, 4)), log=True),
+    Panel(
+        "Soft n-gram precisions",
+        "$P_n$",
+        tuple((f"sb_p{n}", f"$P_{n}$") for n in (1, 2, 3, 4)),
+        log=True,
+    ),
     Panel("Candidates of the restricted softmax", "mean $|K_t|$", (("sb_candidates", ""),)),
     Panel(
         "Gradient norm of the two heads",
@@ -162,7 +203,8 @@ PANELS = (
 
 
 def _series(rows, metric, positive):
-    """{split: ([update], [value])} of a metric; a gap where a value is not finite, or not positive on a log scale."""
+    """{split: ([update], [value])} of a metric; a gap where a value is not finite, or not positive
+    on a log scale."""
     series = {}
     for row in rows:
         if row.metric == metric:
@@ -174,7 +216,8 @@ def _series(rows, metric, positive):
 
 
 def _draw(axes, panel, runs):
-    """Training as a faint line and validation as a strong one with points; training alone is strong, too."""
+    """Training as a faint line and validation as a strong one with points; training alone is
+    strong, too."""
     from matplotlib.lines import Line2D
 
     drawn = []
@@ -188,7 +231,13 @@ def _draw(axes, panel, runs):
                 drawn.append((label, style))
             if training:
                 alone = not series
-                axes.plot(*training, style, color=colour, linewidth=1.4 if alone else 1.0, alpha=0.9 if alone else 0.35)
+                axes.plot(
+                    *training,
+                    style,
+                    color=colour,
+                    linewidth=1.4 if alone else 1.0,
+                    alpha=0.9 if alone else 0.35,
+                )
             for data in series.values():
                 axes.plot(*data, style, color=colour, linewidth=1.7, marker="o", markersize=3.5)
     axes.set_title(panel.title, fontsize=11)
@@ -201,11 +250,15 @@ def _draw(axes, panel, runs):
     if panel.log:
         axes.set_yscale("log")
     if len(panel.metrics) > 1:
-        handles = [Line2D([], [], color="0.3", linestyle=style, label=label) for label, style in drawn]
+        handles = [
+            Line2D([], [], color="0.3", linestyle=style, label=label) for label, style in drawn
+        ]
         axes.legend(handles=handles, fontsize=8, frameon=False, ncol=2 if len(handles) > 2 else 1)
     if panel.metrics[0][0] == "nll_loss":
         perplexity = axes.secondary_yaxis("right", functions=(lambda x: x, lambda x: x))
-        perplexity.yaxis.set_major_formatter(lambda value, _: f"{2 ** value:,.0f}" if value > 3 else f"{2 ** value:.2g}")
+        perplexity.yaxis.set_major_formatter(
+            lambda value, _: f"{2**value:,.0f}" if value > 3 else f"{2**value:.2g}"
+        )
         perplexity.set_ylabel("perplexity")
     if panel.from_zero:
         axes.set_ylim(bottom=0)
@@ -216,7 +269,9 @@ def _colours(count):
 
 
 def _write_png(path, runs):
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq turns on every logger's debug messages
+    logging.getLogger("matplotlib").setLevel(
+        logging.WARNING
+    )  # fairseq turns on every logger's debug messages
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -224,15 +279,30 @@ def _write_png(path, runs):
     panels = [
         panel
         for panel in PANELS
-        if any(_series(rows, metric, panel.log) for rows in runs.values() for metric, _ in panel.metrics)
+        if any(
+            _series(rows, metric, panel.log)
+            for rows in runs.values()
+            for metric, _ in panel.metrics
+        )
     ]
     if not panels:
-        raise LogError("the logs hold none of the numbers that curves are drawn from (nll_loss, bleu, sb, ...)")
+        raise LogError(
+            "the logs hold none of the numbers that curves are drawn from (nll_loss, bleu, sb, ...)"
+        )
     columns = 4 if len(panels) in (4, 7) else min(3, len(panels))  # few empty places
     lines = -(-len(panels) // columns)
-    handles = [Line2D([], [], color=colour, linewidth=2, label=name) for colour, name in zip(_colours(len(runs)), runs)]
-    handles.append(Line2D([], [], color="0.3", linewidth=1.7, marker="o", markersize=3.5, label="validation"))
-    handles.append(Line2D([], [], color="0.3", linewidth=1.0, alpha=0.35, label="training (strong where alone)"))
+    handles = [
+        Line2D([], [], color=colour, linewidth=2, label=name)
+        for colour, name in zip(_colours(len(runs)), runs)
+    ]
+    handles.append(
+        Line2D([], [], color="0.3", linewidth=1.7, marker="o", markersize=3.5, label="validation")
+    )
+    handles.append(
+        Line2D(
+            [], [], color="0.3", linewidth=1.0, alpha=0.35, label="training (strong where alone)"
+        )
+    )
     legend_columns = min(len(handles), 2 * columns)
     legend_height = 0.3 * -(-len(handles) // legend_columns) + 0.1
     height = 3.3 * lines + legend_height
@@ -241,17 +311,21 @@ def _write_png(path, runs):
     grid = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, panel in zip(grid, panels):
         _draw(axes, panel, runs)
-    for axes in grid[len(panels):]:
+    for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.legend(handles=handles, loc="upper center", ncol=legend_columns, frameon=False, fontsize=10)
+    figure.legend(
+        handles=handles, loc="upper center", ncol=legend_columns, frameon=False, fontsize=10
+    )
     figure.tight_layout(rect=(0, 0, 1, 1 - legend_height / height), w_pad=2.5, h_pad=1.5)
     figure.savefig(path, format="png")
 
 
 def write_report(run_dirs, out_dir):
-    """Write curves.csv (run, split, epoch, update, metric, value) and curves.png to `out_dir`; returns their paths.
+    """Write curves.csv (run, split, epoch, update, metric, value) and curves.png to `out_dir`;
+    returns their paths.
 
-    A run is a folder with a train.log. Both files are complete or absent. Raises LogError, in one line.
+    A run is a folder with a train.log. Both files are complete or absent. Raises LogError, in one
+    line.
     """
     runs = read_runs(run_dirs)
     os.makedirs(out_dir, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Score translations against the raw reference file: every definition of BLEU side by side, and whether two systems differ."""
+"""Score translations against the raw reference file: every definition of BLEU side by side, and
+whether two systems differ."""
+
 import contextlib
 import dataclasses
 import inspect
@@ -9,8 +11,9 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from ..text import moses_detokenizer, moses_tokenizer, read_lines, unescape
 from ..errors import KlangError
+from ..files import read_lines
+from .tokens import moses_detokenizer, moses_tokenizer, unescape
 
 SUBWORDS = ("bpe", "sentencepiece", "none")
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
@@ -20,7 +23,7 @@ class ScoringError(KlangError):
     """Hypotheses that cannot be scored against the reference, or a sacrebleu that does not work."""
 
 
-# -- reading -------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -35,19 +38,25 @@ class Hypotheses:
 
 def _check_ends(path):
     """Raise ScoringError when the last line has no end: whoever wrote the file was stopped."""
-    with contextlib.suppress(OSError), open(path, "rb") as stream:  # _log_lines tells of a file that cannot be opened
+    with contextlib.suppress(OSError), open(
+        path, "rb"
+    ) as stream:  # _log_lines tells of a file that cannot be opened
         stream.seek(0, os.SEEK_END)
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
             if stream.read(1) != b"\n":
-                raise ScoringError(f"{path} stops in the middle of its last line; run fairseq-generate again to its end")
+                raise ScoringError(
+                    f"{path} stops in the middle of its last line; run fairseq-generate again to "
+                    "its end"
+                )
 
 
 def read_generated(path, count):
-    """The best hypothesis of each of `count` sentences from the output of fairseq-generate or fairseq-interactive.
+    """The best hypothesis of each of `count` sentences from the output of fairseq-generate or
+    fairseq-interactive.
 
-    Uses the first `H-` line of each sentence; log lines and S-, T-, D-, P- lines are ignored, so a reference rebuilt
-    from ids is never read. Returns (lines in reference order, nbest).
+    Uses the first `H-` line of each sentence; log lines and S-, T-, D-, P- lines are ignored, so a
+    reference rebuilt from ids is never read. Returns (lines in reference order, nbest).
     Raises ScoringError unless the ids are exactly 0 .. count-1.
     """
     _check_ends(path)
@@ -58,20 +67,31 @@ def read_generated(path, count):
             continue
         number = int(found.group(1))
         if number in best and number != previous:
-            raise ScoringError(f"{path} has sentence {number} twice, with others between; it seems to hold two outputs: split them")
+            raise ScoringError(
+                f"{path} has sentence {number} twice, with others between; it seems to hold two "
+                "outputs: split them"
+            )
         best.setdefault(number, found.group(2))
         nbest[number] = nbest.get(number, 0) + 1
         previous = number
     if not best:
-        raise ScoringError(f"{path} has no line that starts with H-; give the output of fairseq-generate, or --plain for one translation a line")
+        raise ScoringError(
+            f"{path} has no line that starts with H-; give the output of fairseq-generate, or "
+            "--plain for one translation a line"
+        )
     beyond = sorted(number for number in best if number >= count)
     if beyond:
-        raise ScoringError(f"{path} has a hypothesis for sentence {beyond[-1]}, but the reference has only {count} lines; is it another test set?")
+        raise ScoringError(
+            f"{path} has a hypothesis for sentence {beyond[-1]}, but the reference has only "
+            f"{count} lines; is it another test set?"
+        )
     missing = [number for number in range(count) if number not in best]
     if missing:
         raise ScoringError(
-            f"{path} has hypotheses for {len(best)} of the {count} lines of the reference: {len(missing)} missing, the first is number "
-            f"{missing[0]}; fairseq drops the last batch unless fairseq-generate gets --required-batch-size-multiple 1"
+            f"{path} has hypotheses for {len(best)} of the {count} lines of the reference: "
+            f"{len(missing)} missing, the first is number "
+            f"{missing[0]}; fairseq drops the last batch unless fairseq-generate gets "
+            "--required-batch-size-multiple 1"
         )
     return [best[number] for number in range(count)], max(nbest.values())
 
@@ -85,13 +105,18 @@ def _log_lines(path):
     except OSError as error:
         raise ScoringError(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ScoringError(f"{path} is not UTF-8 ({error.reason}); run fairseq-generate with PYTHONIOENCODING=utf-8") from None
+        raise ScoringError(
+            f"{path} is not UTF-8 ({error.reason}); run fairseq-generate with "
+            "PYTHONIOENCODING=utf-8"
+        ) from None
 
 
 def join_subwords(lines, subword):
-    """Undo the splitting into subwords; text whose splitting fairseq already undid (--remove-bpe) stays as it is.
+    """Undo the splitting into subwords; text whose splitting fairseq already undid (--remove-bpe)
+    stays as it is.
 
-    Raises ScoringError where `subword` is not one of SUBWORDS, or marks of another kind of subword are left.
+    Raises ScoringError where `subword` is not one of SUBWORDS, or marks of another kind of subword
+    are left.
     """
     if subword not in SUBWORDS:
         raise ScoringError(f"--subword is {subword!r}; it must be one of {', '.join(SUBWORDS)}")
@@ -99,7 +124,9 @@ def join_subwords(lines, subword):
     if subword == "sentencepiece" and pieces:
         return [line.replace(" ", "").replace(PIECE_SPACE, " ").strip() for line in lines]
     if pieces:
-        raise ScoringError(f"the hypotheses hold sentencepiece's mark {PIECE_SPACE}; give --subword sentencepiece")
+        raise ScoringError(
+            f"the hypotheses hold sentencepiece's mark {PIECE_SPACE}; give --subword sentencepiece"
+        )
     if subword == "bpe":
         return [re.sub(r"@@( |$)", "", line) for line in lines]
     if any("@@ " in line for line in lines):
@@ -110,8 +137,10 @@ def join_subwords(lines, subword):
 def read_hypotheses(path, count, lang, *, subword="bpe", tokenizer="moses", plain=False, name=None):
     """One system's translations of `count` sentences into `lang`.
 
-    plain: the file is running text, one translation a line; `subword` and `tokenizer` are then not used.
-    tokenizer: "moses" where the model writes Moses tokens, which are then detokenised; "none" where it writes running text.
+    plain: the file is running text, one translation a line; `subword` and `tokenizer` are then not
+        used.
+    tokenizer: "moses" where the model writes Moses tokens, which are then detokenised; "none" where
+        it writes running text.
     Raises ScoringError.
     """
     nbest = 1
@@ -120,7 +149,10 @@ def read_hypotheses(path, count, lang, *, subword="bpe", tokenizer="moses", plai
     if plain:
         lines = list(read_lines(path))
         if len(lines) != count:
-            raise ScoringError(f"{path} has {len(lines)} lines but the reference has {count}; a plain file needs one translation for each")
+            raise ScoringError(
+                f"{path} has {len(lines)} lines but the reference has {count}; a plain file needs "
+                "one translation for each"
+            )
     else:
         lines, nbest = read_generated(path, count)
         lines = join_subwords(lines, subword)
@@ -128,10 +160,12 @@ def read_hypotheses(path, count, lang, *, subword="bpe", tokenizer="moses", plai
         split = moses_tokenizer(lang)
         return Hypotheses(name or str(path), lines, [split(line) for line in lines], nbest)
     join = moses_detokenizer(lang)
-    return Hypotheses(name or str(path), [join(line) for line in lines], [unescape(line) for line in lines], nbest)
+    return Hypotheses(
+        name or str(path), [join(line) for line in lines], [unescape(line) for line in lines], nbest
+    )
 
 
-# -- scoring -------------------------------------------------------------------------------------------------
+# -- scoring ---------------------------------------------------------------------------------------
 
 # name: what it is. All are percentages; higher is better.
 MEASURES = {
@@ -152,7 +186,8 @@ class Measure:
 
 @dataclasses.dataclass
 class SystemScore:
-    """Every value for one system; lengths, brevity penalty and precisions are those of the cased sacreBLEU."""
+    """Every value for one system; lengths, brevity penalty and precisions are those of the cased
+    sacreBLEU."""
 
     name: str
     sentences: int
@@ -193,7 +228,8 @@ class ScoreReport:
 
 
 def metrics():
-    """{measure: (a fresh sacrebleu metric, whether it scores Moses tokens instead of running text)}, in the order of MEASURES."""
+    """{measure: (a fresh sacrebleu metric, whether it scores Moses tokens instead of running
+    text)}, in the order of MEASURES."""
     from sacrebleu.metrics import BLEU, CHRF
 
     return {
@@ -206,13 +242,17 @@ def metrics():
 
 
 def score_system(hypotheses, reference, lang):
-    """All measures of one system (Hypotheses) against the raw reference lines; returns SystemScore."""
+    """All measures of one system (Hypotheses) against the raw reference lines; returns
+    SystemScore."""
     self_test()
     split = moses_tokenizer(lang)
     tokens = [split(line) for line in reference]
     scores, measures = {}, {}
     for name, (metric, on_tokens) in metrics().items():
-        result = metric.corpus_score(hypotheses.tokens if on_tokens else hypotheses.detokenized, [tokens if on_tokens else reference])
+        result = metric.corpus_score(
+            hypotheses.tokens if on_tokens else hypotheses.detokenized,
+            [tokens if on_tokens else reference],
+        )
         scores[name], measures[name] = result, Measure(result.score, str(metric.get_signature()))
     bleu = scores["bleu"]
     return SystemScore(
@@ -243,30 +283,59 @@ def _sacrebleu_seed(seed):
 
 
 def compare(metric, first, second, reference, samples=1000, seed=12345):
-    """Whether `second` differs from `first` (lists of lines) under a sacrebleu metric; returns Difference.
+    """Whether `second` differs from `first` (lists of lines) under a sacrebleu metric; returns
+    Difference.
 
-    The p-value is that of sacrebleu's paired bootstrap test (Koehn 2004); it gives no interval of the difference,
-    which is taken from the same resamples: the 2.5 and 97.5 percentiles. sacrebleu counts resamples that differ by
-    more than what was seen, so it calls systems without any difference significant: their p is 1.
+    The p-value is that of sacrebleu's paired bootstrap test (Koehn 2004); it gives no interval of
+    the difference, which is taken from the same resamples: the 2.5 and 97.5 percentiles. sacrebleu
+    counts resamples that differ by more than what was seen, so it calls systems without any
+    difference significant: their p is 1.
     """
     from sacrebleu.significance import PairedTest
 
     with _sacrebleu_seed(seed):
-        _, results = PairedTest([("first", first), ("second", second)], {"metric": metric}, [reference], test_type="bs", n_samples=samples)()
+        _, results = PairedTest(
+            [("first", first), ("second", second)],
+            {"metric": metric},
+            [reference],
+            test_type="bs",
+            n_samples=samples,
+        )()
     (one, two) = next(values for name, values in results.items() if name != "System")
-    indices = np.random.default_rng(seed).choice(len(reference), size=(samples, len(reference)), replace=True)
-    statistics = [np.array(metric._extract_corpus_statistics(lines, [reference]), dtype="float32") for lines in (first, second)]
-    drawn = np.array([[metric._compute_score_from_stats(rows[index].sum(0)).score for rows in statistics] for index in indices])
+    indices = np.random.default_rng(seed).choice(
+        len(reference), size=(samples, len(reference)), replace=True
+    )
+    statistics = [
+        np.array(metric._extract_corpus_statistics(lines, [reference]), dtype="float32")
+        for lines in (first, second)
+    ]
+    drawn = np.array(
+        [
+            [metric._compute_score_from_stats(rows[index].sum(0)).score for rows in statistics]
+            for index in indices
+        ]
+    )
     low, high = np.percentile(drawn[:, 1] - drawn[:, 0], [2.5, 97.5])
     p_value = two.p_value if np.any(statistics[0] != statistics[1]) else 1.0
     return Difference(two.score - one.score, p_value, (float(low), float(high)))
 
 
-def score(reference_path, paths, lang=None, *, subword="bpe", tokenizer="moses", plain=False, samples=1000, seed=12345):
+def score(
+    reference_path,
+    paths,
+    lang=None,
+    *,
+    subword="bpe",
+    tokenizer="moses",
+    plain=False,
+    samples=1000,
+    seed=12345,
+):
     """Score one or two systems against a raw reference file; returns ScoreReport.
 
     lang: target language; None takes the ending of the reference's name (ref.en, ref.en.gz).
-    The other arguments are those of read_hypotheses and compare. Raises ScoringError, or TextError for unreadable files.
+    The other arguments are those of read_hypotheses and compare. Raises ScoringError, or TextError
+    for unreadable files.
     """
     self_test()
     if not 1 <= len(paths) <= 2:
@@ -279,17 +348,24 @@ def score(reference_path, paths, lang=None, *, subword="bpe", tokenizer="moses",
     if lang is None:
         lang = re.sub(r"\.gz$", "", str(reference_path)).rpartition(".")[2]
         if not re.fullmatch(r"[a-z]{2,3}", lang):
-            raise ScoringError(f"the name {reference_path} does not end in a language code such as .en; give --target-lang")
+            raise ScoringError(
+                f"the name {reference_path} does not end in a language code such as .en; give "
+                "--target-lang"
+            )
     options = {"subword": subword, "tokenizer": tokenizer, "plain": plain}
     systems = [read_hypotheses(path, len(reference), lang, **options) for path in paths]
-    report = ScoreReport(str(reference_path), [score_system(system, reference, lang) for system in systems])
+    report = ScoreReport(
+        str(reference_path), [score_system(system, reference, lang) for system in systems]
+    )
     if len(systems) == 2:
         split = moses_tokenizer(lang)
         tokens = [split(line) for line in reference]
         report.samples, report.seed, report.differences = samples, seed, {}
         for name, (metric, on_tokens) in metrics().items():
             texts = [system.tokens if on_tokens else system.detokenized for system in systems]
-            report.differences[name] = compare(metric, *texts, tokens if on_tokens else reference, samples, seed)
+            report.differences[name] = compare(
+                metric, *texts, tokens if on_tokens else reference, samples, seed
+            )
     return report
 
 
@@ -297,8 +373,12 @@ def format_report(report):
     """The report as an aligned table, followed by the signatures."""
     systems = report.systems
     short = [os.path.basename(system.name) for system in systems]
-    if len(set(short)) < len(short):  # two runs often name their outputs alike: then the folder tells them apart
-        folders = [os.path.basename(os.path.dirname(os.path.abspath(system.name))) for system in systems]
+    if len(set(short)) < len(
+        short
+    ):  # two runs often name their outputs alike: then the folder tells them apart
+        folders = [
+            os.path.basename(os.path.dirname(os.path.abspath(system.name))) for system in systems
+        ]
         short = [f"{folder}/{name}" for folder, name in zip(folders, short)]
     if len(set(short)) < len(short):
         short = [f"{name} ({number})" for number, name in enumerate(short, 1)]
@@ -309,34 +389,58 @@ def format_report(report):
         row = [text] + [f"{getattr(system, name).score:.2f}" for system in systems]
         if report.differences:
             found = report.differences[name]
-            row += [f"{found.delta:+.2f}", "[{:+.2f}, {:+.2f}]".format(*found.interval), f"{found.p_value:.4f}"]
+            row += [
+                f"{found.delta:+.2f}",
+                "[{:+.2f}, {:+.2f}]".format(*found.interval),
+                f"{found.p_value:.4f}",
+            ]
         rows.append(row)
-    rows.append(["precisions, 1 to 4-grams"] + [" ".join(f"{value:.1f}" for value in system.precisions) for system in systems])
+    rows.append(
+        ["precisions, 1 to 4-grams"]
+        + [" ".join(f"{value:.1f}" for value in system.precisions) for system in systems]
+    )
     rows.append(["brevity penalty"] + [f"{system.brevity_penalty:.3f}" for system in systems])
-    rows.append(["length ratio"] + [f"{system.length_ratio:.3f} ({system.sys_len}/{system.ref_len})" for system in systems])
-    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
+    rows.append(
+        ["length ratio"]
+        + [f"{system.length_ratio:.3f} ({system.sys_len}/{system.ref_len})" for system in systems]
+    )
+    widths = [
+        max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))
+    ]
     lines = [f"{systems[0].sentences} sentences against {report.reference}"]
     for row in rows:
-        cells = [cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths))]
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ]
         lines.append("  ".join(cells).rstrip())
     lines.append("signatures")
     lines += [f"  {text}: {getattr(systems[0], name).signature}" for name, text in MEASURES.items()]
     if report.differences:
-        lines.append(f"difference: second minus first; sacrebleu's paired bootstrap, {report.samples} resamples, seed {report.seed}")
+        lines.append(
+            f"difference: second minus first; sacrebleu's paired bootstrap, {report.samples} "
+            f"resamples, seed {report.seed}"
+        )
     for system in systems:
         if system.nbest > 1:
-            lines.append(f"note: {system.name} has {system.nbest} hypotheses a sentence; the first of each was scored")
+            lines.append(
+                f"note: {system.name} has {system.nbest} hypotheses a sentence; the first of each "
+                "was scored"
+            )
     return "\n".join(lines)
 
 
-# -- does sacrebleu work at all ------------------------------------------------------------------------------
+# -- does sacrebleu work at all
+# ------------------------------------------------------------------------------
 
 
 def self_test():
-    """Score sentences with known values through sacrebleu, exactly as fairseq's --eval-bleu calls it.
+    """Score sentences with known values through sacrebleu, exactly as fairseq's --eval-bleu calls
+    it.
 
-    fairseq scores each batch with corpus_bleu, sums its counts, and turns the sums into BLEU with compute_bleu.
-    Raises ScoringError, in one line, where sacrebleu is missing, cannot be called so, or gives a wrong number.
+    fairseq scores each batch with corpus_bleu, sums its counts, and turns the sums into BLEU with
+    compute_bleu. Raises ScoringError, in one line, where sacrebleu is missing, cannot be called so,
+    or gives a wrong number.
     """
     fix = "reinstall it: pip install --force-reinstall 'sacrebleu>=2.0'"
     try:
@@ -345,7 +449,11 @@ def self_test():
     except Exception as error:  # a broken install can raise anything
         raise ScoringError(f"sacrebleu cannot be imported ({error}); {fix}") from None
     reference = "the cat sat on the mat"
-    texts = [(text, more) for text in (reference, "the cat sat on a mat") for more in ({}, {"tokenize": "none"})]
+    texts = [
+        (text, more)
+        for text in (reference, "the cat sat on a mat")
+        for more in ({}, {"tokenize": "none"})
+    ]
     try:
         results = [sacrebleu.corpus_bleu([text], [[reference]], **more) for text, more in texts]
         names = inspect.getfullargspec(BLEU.compute_bleu)[0]
@@ -359,11 +467,16 @@ def self_test():
         )
         found = [result.score for result in results] + [total.score]
     except Exception as error:
-        raise ScoringError(f"sacrebleu does not work as fairseq calls it ({type(error).__name__}: {error}); {fix}") from None
-    # "a" for "the" leaves 5 of 6, 3 of 5, 2 of 4 and 1 of 3 n-grams; with the perfect sentence 11/12, 8/10, 6/8, 4/6,
-    # 12 words for an assumed reference of 15
+        raise ScoringError(
+            f"sacrebleu does not work as fairseq calls it ({type(error).__name__}: {error}); {fix}"
+        ) from None
+    # "a" for "the" leaves 5 of 6, 3 of 5, 2 of 4 and 1 of 3 n-grams; with the perfect sentence
+    # 11/12, 8/10, 6/8, 4/6, 12 words for an assumed reference of 15
     partial = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
     summed = 100 * math.exp(1 - 15 / 12) * (11 / 12 * 8 / 10 * 6 / 8 * 4 / 6) ** 0.25
     for value, expected in zip(found, (100.0, 100.0, partial, partial, summed)):
         if not abs(value - expected) < 1e-4:
-            raise ScoringError(f"sacrebleu {sacrebleu.__version__} gives BLEU {value:.4f} where {expected:.4f} is right; {fix}")
+            raise ScoringError(
+                f"sacrebleu {sacrebleu.__version__} gives BLEU {value:.4f} where {expected:.4f} is "
+                f"right; {fix}"
+            )

@@ -1,8 +1,22 @@
 """The losses as pure functions of tensors (DESIGN 1, 2 and 6); imports no fairseq."""
+
 from .contrastive import contrastive_loss
-from .cross_entropy import FusedCrossEntropy, fused_cross_entropy, linear_cross_entropy, torch_cross_entropy
+from .cross_entropy import (
+    FusedCrossEntropy,
+    fused_cross_entropy,
+    linear_cross_entropy,
+    torch_cross_entropy,
+)
 from .forms import FORMS, ce_weight, combine
-from .soft_bleu import COUNTS, NGRAMS, SoftBleu, resolve_topk, restricted_soft_bleu, soft_bleu, target_masks
+from .soft_bleu import (
+    COUNTS,
+    NGRAMS,
+    SoftBleu,
+    resolve_topk,
+    restricted_soft_bleu,
+    soft_bleu,
+    target_masks,
+)
 
 __all__ = [
     "COUNTS",

@@ -1,4 +1,6 @@
-"""The collision set K_t of DESIGN 1 from features: top-k selection and the softmax restricted to it."""
+"""The collision set K_t of DESIGN 1 from features: top-k selection and the softmax restricted to
+it."""
+
 import math
 import warnings
 from collections import namedtuple
@@ -8,18 +10,21 @@ import torch
 from ..compat import no_autocast
 from .chunked import Logits, accumulation_dtype, compute_dtype
 
-# The one sparse product below is built from a sorted index; torch would announce its beta state on every run.
+# The one sparse product below is built from a sorted index; torch would announce its beta state on
+# every run.
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
 CandidateLogits = namedtuple("CandidateLogits", "top indices reference")
 CandidateLogits.__doc__ = """Logits of the candidates.
 
-top: [B, T, k], the k largest logits of each position; indices: [B, T, k], their token ids (no gradient);
+top: [B, T, k], the k largest logits of each position; indices: [B, T, k], their token ids (no
+    gradient);
 reference: [B, T, R], the logits of the sentence's R reference tokens at each position.
 """
 
 
-# largest() looks for the top k among so many times k values directly; below, its detour costs more than it saves.
+# largest() looks for the top k among so many times k values directly; below, its detour costs more
+# than it saves.
 _FEW = 16
 _BLOCKS = 8
 
@@ -27,9 +32,10 @@ _BLOCKS = 8
 def largest(values, k):
     """The k largest of each row and their columns, in no order: values [C, V] -> ([C, k], [C, k]).
 
-    torch's topk on a CPU takes about 10 ns for every value it sees, ten times the cost of computing it. The k largest
-    values lie in the k blocks of largest maxima, and maxima of strided blocks are nearly free; so those blocks are
-    found first, by the same means, and topk sees a few times k values only. On a GPU topk is the faster way.
+    torch's topk on a CPU takes about 10 ns for every value it sees, ten times the cost of computing
+    it. The k largest values lie in the k blocks of largest maxima, and maxima of strided blocks are
+    nearly free; so those blocks are found first, by the same means, and topk sees a few times k
+    values only. On a GPU topk is the faster way.
     """
     width = values.size(1) // _BLOCKS
     if values.device.type != "cpu" or width * _BLOCKS < _FEW * k:
@@ -44,7 +50,8 @@ def largest(values, k):
 
 
 class _CandidateLogits(torch.autograd.Function):
-    """Logits of a few columns a row, found in one chunked pass; the gradient touches those columns alone."""
+    """Logits of a few columns a row, found in one chunked pass; the gradient touches those columns
+    alone."""
 
     @staticmethod
     def forward(ctx, features, weight, bias, references, k):
@@ -82,7 +89,9 @@ class _CandidateLogits(torch.autograd.Function):
                     )
                 dfeatures = dfeatures.view_as(features).to(features.dtype)
             if ctx.needs_input_grad[1]:
-                dweight = _scatter_rows(dtop, indices, flat, vocab) if k else torch.zeros_like(table)
+                dweight = (
+                    _scatter_rows(dtop, indices, flat, vocab) if k else torch.zeros_like(table)
+                )
                 by_sentence = torch.bmm(dreference.transpose(1, 2), flat.view_as(features))
                 dweight.index_add_(0, references.flatten(), by_sentence.flatten(0, 1))
                 dweight = dweight.to(weight.dtype)
@@ -95,10 +104,11 @@ class _CandidateLogits(torch.autograd.Function):
 
 
 def _scatter_rows(values, indices, features, vocab):
-    """sum over rows n and columns j with indices[n, j] = v of values[n, j] * features[n]: [N, k], [N, d] -> [V, d].
+    """sum over rows n and columns j with indices[n, j] = v of values[n, j] * features[n]: [N, k],
+    [N, d] -> [V, d].
 
-    The transposed product of a sparse [N, V] matrix, as a CSR product: on a CPU several times faster than
-    index_add of N * k rows, and it needs no [N, k, d] tensor.
+    The transposed product of a sparse [N, V] matrix, as a CSR product: on a CPU several times
+    faster than index_add of N * k rows, and it needs no [N, k, d] tensor.
     """
     rows, k = indices.shape
     order = torch.argsort(indices.flatten())
@@ -114,11 +124,14 @@ def candidate_logits(features, weight, references, *, bias=None, topk):
     """Logits of each position's top-k tokens and of its sentence's reference tokens.
 
     Args:
-        features: [B, T, d]; weight: [V, d]; bias: [V] or None; references: [B, R] token ids; topk: k, may be 0.
+        features: [B, T, d]; weight: [V, d]; bias: [V] or None; references: [B, R] token ids; topk:
+            k, may be 0.
     Returns:
         :class:`CandidateLogits`, in float32 or better.
     """
-    return CandidateLogits(*_CandidateLogits.apply(*compute_dtype(features, weight, bias), references, topk))
+    return CandidateLogits(
+        *_CandidateLogits.apply(*compute_dtype(features, weight, bias), references, topk)
+    )
 
 
 def restricted_log_probs(candidates, target, matchable, vocab_size):
@@ -130,15 +143,19 @@ def restricted_log_probs(candidates, target, matchable, vocab_size):
         log_probs [B, T, T] (position, reference token) and sizes [B, T].
     """
     batch, length = target.shape
-    # A table [B, V] of the sentence's reference tokens tells which of the top k are counted already; the column
-    # past the vocabulary takes the tokens that do not match.
+    # A table [B, V] of the sentence's reference tokens tells which of the top k are counted
+    # already; the column past the vocabulary takes the tokens that do not match.
     in_reference = torch.zeros(batch, vocab_size + 1, dtype=torch.bool, device=target.device)
     in_reference.scatter_(1, target.masked_fill(~matchable, vocab_size), True)
     repeated = in_reference.gather(1, candidates.indices.flatten(1)).view_as(candidates.indices)
     earlier = (target[:, :, None].eq(target[:, None, :]) & matchable[:, None, :]).tril(-1).any(2)
     distinct = (matchable & ~earlier)[:, None, :].expand(-1, length, -1)
     columns = torch.cat(
-        (candidates.top.masked_fill(repeated, -math.inf), candidates.reference.masked_fill(~distinct, -math.inf)), 2
+        (
+            candidates.top.masked_fill(repeated, -math.inf),
+            candidates.reference.masked_fill(~distinct, -math.inf),
+        ),
+        2,
     )
     sizes = (~repeated).sum(2) + distinct.sum(2)
     return candidates.reference - torch.logsumexp(columns, 2)[..., None], sizes

@@ -1,12 +1,15 @@
-"""Products of features with a large output matrix, in chunks of rows, so that no N x V tensor is ever kept (DESIGN 2)."""
+"""Products of features with a large output matrix, in chunks of rows, so that no N x V tensor is
+ever kept (DESIGN 2)."""
+
 import threading
 
 import torch
 
 from ..compat import autocast_dtype, no_autocast
 
-# Elements of one chunk of logits, by device: 32M float32 values are 128 MB. Measured on a CPU (docs/performance.md): with
-# fewer rows the products read and repack the weight too often, more rows gain nothing. A GPU wants larger products.
+# Elements of one chunk of logits, by device: 32M float32 values are 128 MB. Measured on a CPU
+# (docs/performance.md): with fewer rows the products read and repack the weight too often, more
+# rows gain nothing. A GPU wants larger products.
 CHUNK_ELEMENTS = {"cpu": 32 * 1024 * 1024, "cuda": 32 * 1024 * 1024}
 CHUNK_MOST_ROWS = {"cpu": 512, "cuda": 4096}
 CHUNK_LEAST_ROWS = 16
@@ -29,15 +32,18 @@ def compute_dtype(features, weight, bias):
 
 
 def accumulation_dtype(dtype):
-    """float32 for half precision, the dtype itself otherwise: sums and softmaxes are never half precision."""
+    """float32 for half precision, the dtype itself otherwise: sums and softmaxes are never half
+    precision."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 class Logits:
-    """The logits of a projection, chunk of rows by chunk of rows: features [N, d], weight [V, d], bias [V] or None.
+    """The logits of a projection, chunk of rows by chunk of rows: features [N, d], weight [V, d],
+    bias [V] or None.
 
-    All chunks use one buffer, which a CPU thread keeps for its next step: memory fresh from the system is cleared page by
-    page at first use, which costs as much as several passes over it. One user at a time: a chunk is valid until the next.
+    All chunks use one buffer, which a CPU thread keeps for its next step: memory fresh from the
+    system is cleared page by page at first use, which costs as much as several passes over it. One
+    user at a time: a chunk is valid until the next.
     """
 
     _kept = threading.local()
@@ -46,7 +52,9 @@ class Logits:
         self.features, self.weight, self.bias = features, weight, bias
         self.step = chunk_rows(features.size(0), weight.size(0), features.device.type)
         self.dtype = accumulation_dtype(features.dtype)
-        self.buffer = self._take_buffer(self.step * weight.size(0)) if self.dtype == features.dtype else None
+        self.buffer = (
+            self._take_buffer(self.step * weight.size(0)) if self.dtype == features.dtype else None
+        )
 
     def _take_buffer(self, size):
         shape = self.step, self.weight.size(0)
@@ -58,12 +66,16 @@ class Logits:
         return kept[:size].view(shape)
 
     def chunks(self):
-        """Yield (slice of rows, logits [C, V] in float32 or better, which the next chunk overwrites)."""
+        """Yield (slice of rows, logits [C, V] in float32 or better, which the next chunk
+        overwrites)."""
         for start in range(0, self.features.size(0), self.step):
             rows = slice(start, start + self.step)
             features = self.features[rows]
             if self.buffer is None:
-                yield rows, torch.nn.functional.linear(features, self.weight, self.bias).to(self.dtype)
+                yield (
+                    rows,
+                    torch.nn.functional.linear(features, self.weight, self.bias).to(self.dtype),
+                )
                 continue
             out = self.buffer[: features.size(0)]
             if self.bias is None:
@@ -77,12 +89,15 @@ _SLICE_ELEMENTS = 2 * 1024 * 1024
 
 
 def logsumexp_and_softmax(logits, factor=None):
-    """logsumexp [C] of each row of logits [C, V]; with `factor` [C], the logits are overwritten by softmax * factor.
+    """logsumexp [C] of each row of logits [C, V]; with `factor` [C], the logits are overwritten by
+    softmax * factor.
 
-    The logsumexp comes from the largest logit and its probability, which is at least 1 / V; torch.logsumexp makes
-    several passes over memory, its softmax one.
+    The logsumexp comes from the largest logit and its probability, which is at least 1 / V;
+    torch.logsumexp makes several passes over memory, its softmax one.
     """
-    step = max(1, _SLICE_ELEMENTS // logits.size(1)) if logits.device.type == "cpu" else logits.size(0)
+    step = (
+        max(1, _SLICE_ELEMENTS // logits.size(1)) if logits.device.type == "cpu" else logits.size(0)
+    )
     result = []
     for start in range(0, logits.size(0), step):
         part = logits[start : start + step]
@@ -94,7 +109,8 @@ def logsumexp_and_softmax(logits, factor=None):
 
 
 class _LogSumExp(torch.autograd.Function):
-    """log sum_v exp(f W^T + b) for each row; the backward pass recomputes the logits chunk by chunk."""
+    """log sum_v exp(f W^T + b) for each row; the backward pass recomputes the logits chunk by
+    chunk."""
 
     @staticmethod
     def forward(ctx, features, weight, bias):
@@ -129,7 +145,8 @@ class GradientSums:
         self.dtype = features.dtype
 
     def add(self, rows, dlogits):
-        """Add the contribution of one chunk; `dlogits` [C, V] is d loss / d logits of those rows."""
+        """Add the contribution of one chunk; `dlogits` [C, V] is d loss / d logits of those
+        rows."""
         if self.bias is not None:
             self.bias += dlogits.sum(0)
         dlogits = dlogits.to(self.dtype)
@@ -142,10 +159,13 @@ class GradientSums:
                 self.weight += torch.mm(dlogits.t(), self.source[rows])
 
     def add_to_all_logits(self, factor):
-        """Add the contribution of a d loss / d logits that is `factor` [N] in every column of a row; costs no pass over logits."""
+        """Add the contribution of a d loss / d logits that is `factor` [N] in every column of a
+        row; costs no pass over logits."""
         wide = factor.dtype
         if self.features is not None:
-            self.features += (factor[:, None] * self.weight_source.sum(0, dtype=wide)).to(self.dtype)
+            self.features += (factor[:, None] * self.weight_source.sum(0, dtype=wide)).to(
+                self.dtype
+            )
         if self.weight is not None:
             self.weight += factor @ self.source.to(wide)
         if self.bias is not None:
@@ -153,9 +173,12 @@ class GradientSums:
 
     def results(self):
         """(d features, d weight, d bias) in the inputs' dtype, None where not asked for."""
-        return tuple(None if g is None else g.to(self.dtype) for g in (self.features, self.weight, self.bias))
+        return tuple(
+            None if g is None else g.to(self.dtype) for g in (self.features, self.weight, self.bias)
+        )
 
 
 def linear_logsumexp(features, weight, bias=None):
-    """Row-wise logsumexp of a projection: features [N, d], weight [V, d], bias [V] or None -> [N], float32 or better."""
+    """Row-wise logsumexp of a projection: features [N, d], weight [V, d], bias [V] or None -> [N],
+    float32 or better."""
     return _LogSumExp.apply(*compute_dtype(features, weight, bias))

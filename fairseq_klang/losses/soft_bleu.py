@@ -1,4 +1,6 @@
-"""The differentiable BLEU of DESIGN 1, from logits (dense, the readable reference) and from features (lean)."""
+"""The differentiable BLEU of DESIGN 1, from logits (dense, the readable reference) and from
+features (lean)."""
+
 import math
 from collections import namedtuple
 
@@ -41,13 +43,25 @@ def resolve_topk(topk, vocab_size):
 
 
 def target_masks(target, *, pad, eos, unk, bos):
-    """Boolean masks [B, T] of a target [B, T]: `scored` positions (before `</s>`) and `matchable` reference tokens."""
+    """Boolean masks [B, T] of a target [B, T]: `scored` positions (before `</s>`) and `matchable`
+    reference tokens."""
     scored = target.ne(pad) & target.ne(eos)
     return scored, scored & target.ne(unk) & target.ne(bos)
 
 
 def soft_bleu(
-    logits, target, *, pad, eos, unk, bos, topk=None, max_order=4, ngrams="true", decay=0.5, counts="matched"
+    logits,
+    target,
+    *,
+    pad,
+    eos,
+    unk,
+    bos,
+    topk=None,
+    max_order=4,
+    ngrams="true",
+    decay=0.5,
+    counts="matched",
 ):
     """Soft BLEU from logits by plain autograd: the readable reference of DESIGN 1.
 
@@ -71,7 +85,8 @@ def soft_bleu(
     else:
         references = torch.zeros(target.size(0), vocab, dtype=torch.bool, device=target.device)
         references.scatter_(1, target.masked_fill(~matchable, pad), True)
-        # pad stood in for the tokens that do not match; it is a candidate only where the top k choose it.
+        # pad stood in for the tokens that do not match; it is a candidate only where the top k
+        # choose it.
         references[:, pad] = False
         keep = torch.zeros_like(logits, dtype=torch.bool)
         keep.scatter_(2, logits.detach().topk(k, -1).indices, True)
@@ -79,7 +94,9 @@ def soft_bleu(
         sizes = keep.sum(-1) * scored
         logits = logits.masked_fill(~keep, -math.inf)
     log_probs = torch.log_softmax(logits, -1)
-    of_reference = log_probs.gather(2, target.masked_fill(~matchable, pad)[:, None].expand(-1, target.size(1), -1))
+    of_reference = log_probs.gather(
+        2, target.masked_fill(~matchable, pad)[:, None].expand(-1, target.size(1), -1)
+    )
     return _score(of_reference, target, scored, matchable, sizes, max_order, ngrams, decay, counts)
 
 
@@ -99,12 +116,14 @@ def restricted_soft_bleu(
     decay=0.5,
     counts="matched",
 ):
-    """Soft BLEU from decoder features: same values and gradients as :func:`soft_bleu`, without an N x V tensor (DESIGN 2).
+    """Soft BLEU from decoder features: same values and gradients as :func:`soft_bleu`, without an N
+    x V tensor (DESIGN 2).
 
     Costs 2NVd flops to find the candidates and O(N K d) for the rest; the full softmax costs 8NVd.
 
     Args:
-        features: [B, T, d]; weight: [V, d] and bias: [V] or None of the SB head; the rest as in :func:`soft_bleu`.
+        features: [B, T, d]; weight: [V, d] and bias: [V] or None of the SB head; the rest as in
+            :func:`soft_bleu`.
     Returns:
         :class:`SoftBleu`.
     Raises:
@@ -113,7 +132,9 @@ def restricted_soft_bleu(
     _check_options(max_order, ngrams, decay, counts)
     scored, matchable = target_masks(target, pad=pad, eos=eos, unk=unk, bos=bos)
     k = resolve_topk(topk, weight.size(0))
-    candidates = candidate_logits(features, weight, target.masked_fill(~matchable, pad), bias=bias, topk=k or 0)
+    candidates = candidate_logits(
+        features, weight, target.masked_fill(~matchable, pad), bias=bias, topk=k or 0
+    )
     if k is None:
         normaliser = linear_logsumexp(features.flatten(0, 1), weight, bias).view_as(target)
         log_probs, sizes = candidates.reference - normaliser[..., None], scored * weight.size(0)
@@ -126,12 +147,14 @@ def restricted_soft_bleu(
 def _score(log_probs, target, scored, matchable, sizes, max_order, ngrams, decay, counts):
     """From log p_SB(y_s | t) [B, T, T] (position t, reference token s) to :class:`SoftBleu`.
 
-    An n-gram of the reference that starts at s, against the positions from t on, has the log-probability
-    sum_j log_probs[t + j, s + j]: each order adds one shifted diagonal to the order before.
+    An n-gram of the reference that starts at s, against the positions from t on, has the
+    log-probability sum_j log_probs[t + j, s + j]: each order adds one shifted diagonal to the order
+    before.
     """
     length = target.size(1)
     lengths = scored.sum(1)
-    # An unmatchable column may hold anything, -inf included, which would turn masked gradients into nan.
+    # An unmatchable column may hold anything, -inf included, which would turn masked gradients into
+    # nan.
     usable = scored[:, :, None] & matchable[:, None, :]
     log_probs = torch.where(usable, log_probs, torch.zeros_like(log_probs))
     same_token = target[:, :, None].eq(target[:, None, :]) & matchable[:, :, None]
@@ -160,19 +183,25 @@ def _score(log_probs, target, scored, matchable, sizes, max_order, ngrams, decay
             log_precisions.append(log_precisions[0] + (n - 1) * math.log(decay))
             included.append(included[0] & (lengths >= n))
     log_p, included = torch.stack(log_precisions, 1), torch.stack(included, 1)
-    # log P_n of an order left out is replaced before any arithmetic, so that it brings no nan into the gradient.
+    # log P_n of an order left out is replaced before any arithmetic, so that it brings no nan into
+    # the gradient.
     log_p = torch.where(included, log_p, torch.zeros_like(log_p))
     orders = included.sum(1)
-    score = torch.where(orders > 0, torch.exp(log_p.sum(1) / orders.clamp(min=1)), torch.zeros_like(log_p[:, 0]))
+    score = torch.where(
+        orders > 0, torch.exp(log_p.sum(1) / orders.clamp(min=1)), torch.zeros_like(log_p[:, 0])
+    )
     precisions = log_p.new_full((target.size(0), max_order), math.nan)
-    precisions[:, : log_p.size(1)] = torch.where(included, log_p.detach().exp(), precisions[:, : log_p.size(1)])
+    precisions[:, : log_p.size(1)] = torch.where(
+        included, log_p.detach().exp(), precisions[:, : log_p.size(1)]
+    )
     return SoftBleu(score, precisions, sizes)
 
 
 def _log_matches(total, windows, first, same, counts):
     """log of the soft matches of one order, [B].
 
-    total: [B, S, S] log-probability of n-gram s at window t; windows: [B, S]; first: [B, S] distinct n-grams.
+    total: [B, S, S] log-probability of n-gram s at window t; windows: [B, S]; first: [B, S]
+        distinct n-grams.
     """
     kept = windows[:, :, None] & first[:, None, :]
     if counts == "matched":

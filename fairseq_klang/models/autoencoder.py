@@ -1,4 +1,6 @@
-"""The source's half of a dual-head model: it gives the source sentence back, in the two forms of DESIGN 3, beside translation."""
+"""The source's half of a dual-head model: it gives the source sentence back, in the two forms of
+DESIGN 3, beside translation."""
+
 import copy
 from dataclasses import dataclass, field
 
@@ -34,26 +36,31 @@ class AutoencoderConfig(FairseqDataclass):
 
 
 def add_autoencoder(model, args, new_decoder):
-    """Give `model` the source's half that `args.autoencoder` names, as `model.autoencoder`; with `none`, leave it as it is.
+    """Give `model` the source's half that `args.autoencoder` names, as `model.autoencoder`; with
+    `none`, leave it as it is.
 
     new_decoder: (dictionary, embed_tokens) -> a fairseq decoder of that language.
     Every other tensor keeps its initial value, and torch's random state stays as it was.
     Raises UsageError where the model's sizes do not allow the form.
     """
-    form = getattr(args, "autoencoder", None) or "none"  # older hydra gives None for a missing option
+    form = (
+        getattr(args, "autoencoder", None) or "none"
+    )  # older hydra gives None for a missing option
     AutoencoderConfig.check(form)
     if form == "none":
         return
     encoder, decoder = model.encoder, model.decoder
     if decoder.max_positions() < encoder.max_positions():
         raise UsageError(
-            f"--max-target-positions {decoder.max_positions()} is below --max-source-positions {encoder.max_positions()}, but with "
+            f"--max-target-positions {decoder.max_positions()} is below --max-source-positions "
+            f"{encoder.max_positions()}, but with "
             f"--autoencoder {form} a decoder reads the source too; make it as large"
         )
     given, wanted = encoder.embed_tokens.embedding_dim, decoder.embed_tokens.embedding_dim
     if form == "linear" and given != wanted:
         raise UsageError(
-            f"--autoencoder linear feeds the source's embeddings of dimension {given} into a decoder that takes {wanted}; make "
+            f"--autoencoder linear feeds the source's embeddings of dimension {given} into a "
+            f"decoder that takes {wanted}; make "
             "--encoder-embed-dim and --decoder-embed-dim equal, or use --autoencoder decoder"
         )
     with torch.random.fork_rng(devices=[]):
@@ -61,11 +68,14 @@ def add_autoencoder(model, args, new_decoder):
             part = new_decoder(encoder.dictionary, encoder.embed_tokens)
         else:
             part = source_projection(linear_head(decoder).weight.size(1), encoder.embed_tokens)
-    model.autoencoder = nn.ModuleDict({"decoder" if form == "decoder" else "output_projection": part})
+    model.autoencoder = nn.ModuleDict(
+        {"decoder" if form == "decoder" else "output_projection": part}
+    )
 
 
 def source_projection(dim, embed_tokens):
-    """An output layer [V_source, dim] for the language of the table `embed_tokens`; always a table of its own."""
+    """An output layer [V_source, dim] for the language of the table `embed_tokens`; always a table
+    of its own."""
     layer = nn.Linear(dim, embed_tokens.num_embeddings, bias=False)
     nn.init.normal_(layer.weight, mean=0, std=dim**-0.5)
     return layer
@@ -74,8 +84,9 @@ def source_projection(dim, embed_tokens):
 def source_decoder(model):
     """The decoder that gives the source back.
 
-    In the `linear` form it is a view of the translation decoder: the same layers between the source's embeddings and the
-    source's output layer. A view holds no tensor of its own; make a new one for each use.
+    In the `linear` form it is a view of the translation decoder: the same layers between the
+    source's embeddings and the source's output layer. A view holds no tensor of its own; make a new
+    one for each use.
     """
     part = model.autoencoder
     if "decoder" in part:
@@ -94,7 +105,8 @@ def source_decoder(model):
 
 
 def reconstruction_model(model):
-    """An encoder-decoder of the source language onto itself, to generate reconstructions with; shares every tensor.
+    """An encoder-decoder of the source language onto itself, to generate reconstructions with;
+    shares every tensor.
 
     Raises UsageError for a model without an autoencoder.
     """
@@ -103,39 +115,49 @@ def reconstruction_model(model):
 
 
 def check_source_passes(model, objective, option):
-    """Raise UsageError unless `model` can learn `objective` (see :mod:`fairseq_klang.source_learning`) from its source alone."""
+    """Raise UsageError unless `model` can learn `objective` (see
+    :mod:`fairseq_klang.source_learning`) from its source alone."""
     encoder = getattr(model, "encoder", None)
     if encoder is None:
-        raise UsageError(f"{option}: this model has no encoder (target side only), so it cannot learn from source text; use an encoder-decoder")
+        raise UsageError(
+            f"{option}: this model has no encoder (target side only), so it cannot learn from "
+            "source text; use an encoder-decoder"
+        )
     if not isinstance(model, SourcePasses):
         raise UsageError(
-            f"{option}: {type(model).__name__} cannot learn from source text; use --arch transformer_dualhead or lstm_dualhead"
+            f"{option}: {type(model).__name__} cannot learn from source text; use --arch "
+            "transformer_dualhead or lstm_dualhead"
         )
     if objective == "autoencoding" and not hasattr(model, "autoencoder"):
         raise UsageError(
-            f"{option} is autoencoding, but the model was built with --autoencoder none; train it with --autoencoder linear or decoder, "
+            f"{option} is autoencoding, but the model was built with --autoencoder none; train it "
+            "with --autoencoder linear or decoder, "
             "or choose masked_lm or contrastive"
         )
     width, dim = getattr(encoder, "output_units", None), encoder.embed_tokens.embedding_dim
     if objective == "masked_lm" and width not in (None, dim):
         raise UsageError(
-            f"{option} is masked_lm, which compares encoder states of dimension {width} with source embeddings of dimension {dim}; "
-            "make --encoder-hidden-size and --encoder-embed-dim equal (and leave --encoder-bidirectional out)"
+            f"{option} is masked_lm, which compares encoder states of dimension {width} with "
+            f"source embeddings of dimension {dim}; "
+            "make --encoder-hidden-size and --encoder-embed-dim equal (and leave "
+            "--encoder-bidirectional out)"
         )
 
 
 class SourcePasses:
-    """Mixin over a dual-head model: forward passes that read only the source, inside the model's own `forward`.
+    """Mixin over a dual-head model: forward passes that read only the source, inside the model's
+    own `forward`.
 
     There, because a wrapper for distributed training sees nothing else.
     """
 
     def source_pass(self, kind, src_tokens, src_lengths, previous):
-        """Features and the output layer to score them with, quantised where the model is: (features, weight, bias or None).
+        """Features and the output layer to score them with, quantised where the model is:
+        (features, weight, bias or None).
 
         Args:
-            kind: `reconstruct`, features [B, S, d] of the source decoder; `encode`, the encoder's states [B, S, d], with the
-                source's embeddings as the output layer.
+            kind: `reconstruct`, features [B, S, d] of the source decoder; `encode`, the encoder's
+                states [B, S, d], with the source's embeddings as the output layer.
             src_tokens: [B, S], padded on the right, longest sentence first; src_lengths: [B].
             previous: [B, S'] tokens fed to the source decoder; not used by `encode`.
         """
@@ -154,12 +176,20 @@ class SourcePasses:
         return self.touch_all(features), weight, bias
 
     def touch_all(self, output):
-        """`output`, made to depend on every parameter with gradient 0 where several processes train together.
+        """`output`, made to depend on every parameter with gradient 0 where several processes train
+        together.
 
-        Otherwise a pass that uses one half only would leave DistributedDataParallel waiting for the other's gradients.
+        Otherwise a pass that uses one half only would leave DistributedDataParallel waiting for the
+        other's gradients.
         """
         together = torch.distributed.is_available() and torch.distributed.is_initialized()
         if not (together and self.training and torch.is_grad_enabled()):
             return output
         # One element of each is enough, and cannot overflow as a sum in half precision could.
-        return output + sum(p.reshape(-1)[:1].sum() for p in self.parameters() if p.requires_grad).to(output.dtype) * 0
+        return (
+            output
+            + sum(p.reshape(-1)[:1].sum() for p in self.parameters() if p.requires_grad).to(
+                output.dtype
+            )
+            * 0
+        )

@@ -1,4 +1,6 @@
-"""What both dual-head models share: the second head, the choice of head in generation, and how a criterion reads heads."""
+"""What both dual-head models share: the second head, the choice of head in generation, and how a
+criterion reads heads."""
+
 import inspect
 from collections import namedtuple
 
@@ -16,22 +18,26 @@ Head = namedtuple("Head", "weight bias")
 Head.__doc__ = "One output layer: weight [V, d] and bias [V] or None."
 
 Heads = namedtuple("Heads", "features ce sb extra")
-Heads.__doc__ = """What a criterion needs: features [B, T, d], the two :class:`Head`s (the same one on a single-head model), and
-the extra output of the forward pass."""
+Heads.__doc__ = """What a criterion needs: features [B, T, d], the two :class:`Head`s (the same one
+on a single-head model), and the extra output of the forward pass."""
 
 
 class DualHeadDecoder:
     """Mixin over a fairseq decoder: `sb_projection` beside its own output layer (DESIGN 3).
 
-    The decoder's own output layer is the CE head, so tools that know fairseq's decoder see nothing new.
+    The decoder's own output layer is the CE head, so tools that know fairseq's decoder see nothing
+    new.
     """
 
     decode_head, decode_mix = "ce", 0.5
 
     def set_decode_head(self, head, mix):
-        """Choose the head that generates; raises UsageError outside ce, sb, mix or a weight outside [0, 1]."""
+        """Choose the head that generates; raises UsageError outside ce, sb, mix or a weight outside
+        [0, 1]."""
         if head not in DECODE_HEADS:
-            raise UsageError(f"--decode-head is {head!r}; legal values are {', '.join(DECODE_HEADS)}")
+            raise UsageError(
+                f"--decode-head is {head!r}; legal values are {', '.join(DECODE_HEADS)}"
+            )
         if not 0 <= mix <= 1:
             raise UsageError(f"--decode-mix is {mix}; it must be between 0 and 1")
         self.decode_head, self.decode_mix = head, mix
@@ -46,38 +52,54 @@ class DualHeadDecoder:
         sb = self.sb_projection(features)
         if self.decode_head == "sb":
             return sb
-        return self.decode_mix * _log_softmax(self._ce_scores(features)) + (1 - self.decode_mix) * _log_softmax(sb)
+        return self.decode_mix * _log_softmax(self._ce_scores(features)) + (
+            1 - self.decode_mix
+        ) * _log_softmax(sb)
 
     def _ce_scores(self, features):
         quantizer = quantizer_of(self)
         if quantizer is None:
             return super().output_layer(features)
-        return quantizer.linear(features, *linear_head(self))  # fairseq's LSTM uses tied embeddings past their module
+        return quantizer.linear(
+            features, *linear_head(self)
+        )  # fairseq's LSTM uses tied embeddings past their module
 
 
 def choose_decode_head(decoder, options):
-    """Set the head that generates from `options.decode_head` and `.decode_mix`; what is missing or None stays as it is.
+    """Set the head that generates from `options.decode_head` and `.decode_mix`; what is missing or
+    None stays as it is.
 
-    Raises UsageError for a value out of range, and for another head than ce on a decoder that has one.
+    Raises UsageError for a value out of range, and for another head than ce on a decoder that has
+    one.
     """
     head, mix = getattr(options, "decode_head", None), getattr(options, "decode_mix", None)
     if isinstance(decoder, DualHeadDecoder):
-        decoder.set_decode_head(decoder.decode_head if head is None else head, decoder.decode_mix if mix is None else mix)
+        decoder.set_decode_head(
+            decoder.decode_head if head is None else head,
+            decoder.decode_mix if mix is None else mix,
+        )
     elif head not in (None, "ce"):
-        raise UsageError(f"--decode-head is {head}, but this model has one head; the legal value is ce")
+        raise UsageError(
+            f"--decode-head is {head}, but this model has one head; the legal value is ce"
+        )
 
 
 def check_joined(args, task):
     """Raise UsageError where --share-all-embeddings meets separate dictionaries."""
-    if getattr(args, "share_all_embeddings", False) and task.source_dictionary != task.target_dictionary:
+    if (
+        getattr(args, "share_all_embeddings", False)
+        and task.source_dictionary != task.target_dictionary
+    ):
         raise UsageError(
-            "--share-all-embeddings needs a joined dictionary, but the source and target dictionaries in the data folder "
+            "--share-all-embeddings needs a joined dictionary, but the source and target "
+            "dictionaries in the data folder "
             "differ; run fairseq-preprocess with --joined-dictionary, or leave the flag out"
         )
 
 
 def share_inputs(model, task, decided):
-    """One input table for source and target where the dictionary is joined and no flag has `decided` otherwise (DESIGN 3)."""
+    """One input table for source and target where the dictionary is joined and no flag has
+    `decided` otherwise (DESIGN 3)."""
     encoder, decoder = model.encoder, model.decoder
     same_size = encoder.embed_tokens.weight.shape == decoder.embed_tokens.weight.shape
     if not decided and same_size and task.source_dictionary == task.target_dictionary:
@@ -89,23 +111,32 @@ def _log_softmax(logits):
 
 
 def _alias(head, decoder):
-    """Views of a head's tensors, so that a hook on them sees the gradient of this use alone; quantised where the model is."""
+    """Views of a head's tensors, so that a hook on them sees the gradient of this use alone;
+    quantised where the model is."""
     quantizer = quantizer_of(decoder)
     weight = head.weight if quantizer is None else quantizer.weight(head.weight)
     return Head(weight.view_as(weight), None if head.bias is None else head.bias.view_as(head.bias))
 
 
 def linear_head(decoder):
-    """The CE :class:`Head` of a fairseq decoder, or None where its output layer is not one linear projection."""
+    """The CE :class:`Head` of a fairseq decoder, or None where its output layer is not one linear
+    projection."""
     if getattr(decoder, "adaptive_softmax", None) is not None:
         return None
-    known = (TransformerDecoderBase.output_layer, LSTMDecoder.output_layer, DualHeadDecoder.output_layer)
+    known = (
+        TransformerDecoderBase.output_layer,
+        LSTMDecoder.output_layer,
+        DualHeadDecoder.output_layer,
+    )
     if getattr(type(decoder), "output_layer", None) not in known:
         return None
     layer = getattr(decoder, "output_projection", None) or getattr(decoder, "fc_out", None)
     if layer is None and getattr(decoder, "share_input_output_embed", False):
         return Head(decoder.embed_tokens.weight, None)
-    if isinstance(layer, nn.Linear) and type(layer).forward in (nn.Linear.forward, QuantLinear.forward):
+    if isinstance(layer, nn.Linear) and type(layer).forward in (
+        nn.Linear.forward,
+        QuantLinear.forward,
+    ):
         return Head(layer.weight, layer.bias)
     return None
 
@@ -113,14 +144,17 @@ def linear_head(decoder):
 def decoder_heads(decoder):
     """Aliases (ce, sb) of a dual-head decoder's heads, to be returned from the model's forward.
 
-    They leave through the wrapped forward because DistributedDataParallel's search for unused parameters looks
-    only at what that returns.
+    They leave through the wrapped forward because DistributedDataParallel's search for unused
+    parameters looks only at what that returns.
     """
-    return _alias(linear_head(decoder), decoder), _alias(Head(decoder.sb_projection.weight, decoder.sb_projection.bias), decoder)
+    return _alias(linear_head(decoder), decoder), _alias(
+        Head(decoder.sb_projection.weight, decoder.sb_projection.bias), decoder
+    )
 
 
 def read_heads(model, net_input):
-    """Run `model` up to its features, or return None for one whose output layer is not a linear projection.
+    """Run `model` up to its features, or return None for one whose output layer is not a linear
+    projection.
 
     Args:
         model: a fairseq encoder-decoder model, possibly wrapped for distributed training.
@@ -128,20 +162,31 @@ def read_heads(model, net_input):
     Returns:
         :class:`Heads` or None.
     Raises:
-        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, and one that is no
+        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, and
+            one that is no
         encoder-decoder model scoring each token given those before it.
     """
     inner, decoder = _unwrapped(model), getattr(model, "decoder", None)
     parameters = inspect.signature(inner.forward).parameters
-    needed = {name for name, it in parameters.items() if it.default is it.empty and it.kind is it.POSITIONAL_OR_KEYWORD}
-    if not hasattr(inner, "encoder") or not needed <= {"src_tokens", "src_lengths", "prev_output_tokens"}:
+    needed = {
+        name
+        for name, it in parameters.items()
+        if it.default is it.empty and it.kind is it.POSITIONAL_OR_KEYWORD
+    }
+    if not hasattr(inner, "encoder") or not needed <= {
+        "src_tokens",
+        "src_lengths",
+        "prev_output_tokens",
+    }:
         raise UsageError(
-            f"this criterion is for encoder-decoder models that predict each token from those before it, which {type(inner).__name__} is not; "
+            "this criterion is for encoder-decoder models that predict each token from those "
+            f"before it, which {type(inner).__name__} is not; "
             "use one of fairseq's criterions for it"
         )
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise UsageError(
-            "--adaptive-softmax-cutoff cannot be combined with this criterion, which needs one score for every token; "
+            "--adaptive-softmax-cutoff cannot be combined with this criterion, which needs one "
+            "score for every token; "
             "leave the cutoff out"
         )
     head = linear_head(decoder)

@@ -1,14 +1,23 @@
-"""`lstm_dualhead`: fairseq's LSTM encoder-decoder, with or without attention, and the same two heads (DESIGN 3)."""
+"""`lstm_dualhead`: fairseq's LSTM encoder-decoder, with or without attention, and the same two
+heads (DESIGN 3)."""
+
 from fairseq import utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architecture
 
+from ..checks.preflight import check_arguments
 from ..errors import UsageError
-from ..preflight import check_arguments
 from ..quantization.qat import QatConfig, quantize_model
 from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder
-from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, linear_head, share_inputs
+from .heads import (
+    DualHeadDecoder,
+    check_joined,
+    choose_decode_head,
+    decoder_heads,
+    linear_head,
+    share_inputs,
+)
 
 
 class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
@@ -17,7 +26,8 @@ class LSTMDualHeadDecoder(DualHeadDecoder, LSTMDecoder):
 
 @register_model("lstm_dualhead")
 class LSTMDualHeadModel(SourcePasses, LSTMModel):
-    """fairseq's LSTM model with two output layers; `--decoder-attention 0` builds it without attention."""
+    """fairseq's LSTM model with two output layers; `--decoder-attention 0` builds it without
+    attention."""
 
     @staticmethod
     def add_args(parser):
@@ -28,58 +38,92 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
 
     @classmethod
     def build_model(cls, args, task):
-        """Build the model; raises UsageError for separate dictionaries under --share-all-embeddings."""
+        """Build the model; raises UsageError for separate dictionaries under
+        --share-all-embeddings."""
         check_joined(args, task)
         qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
         decoder = model.decoder
         if decoder.adaptive_softmax is not None:
-            raise UsageError("lstm_dualhead cannot be trained with --criterion adaptive_loss: its two heads score every token")
+            raise UsageError(
+                "lstm_dualhead cannot be trained with --criterion adaptive_loss: its two heads "
+                "score every token"
+            )
         flagged = args.share_all_embeddings or args.share_decoder_input_output_embed
         share_inputs(model, task, flagged or args.decoder_embed_path)
-        # fairseq builds the decoder inside its own build_model; it becomes ours here, with all that it holds.
+        # fairseq builds the decoder inside its own build_model; it becomes ours here, with all that
+        # it holds.
         decoder.__class__ = LSTMDualHeadDecoder
         ce = linear_head(decoder)
-        decoder.sb_projection = Linear(ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None)
+        decoder.sb_projection = Linear(
+            ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None
+        )
         choose_decode_head(decoder, args)
 
         def new_decoder(dictionary, embed_tokens):
             return LSTMDecoder(
-                dictionary, args.encoder_embed_dim, args.decoder_hidden_size, args.decoder_out_embed_dim, args.decoder_layers,
-                args.decoder_dropout_in, args.decoder_dropout_out, utils.eval_bool(args.decoder_attention),
-                model.encoder.output_units, embed_tokens, max_target_positions=decoder.max_target_positions,
+                dictionary,
+                args.encoder_embed_dim,
+                args.decoder_hidden_size,
+                args.decoder_out_embed_dim,
+                args.decoder_layers,
+                args.decoder_dropout_in,
+                args.decoder_dropout_out,
+                utils.eval_bool(args.decoder_attention),
+                model.encoder.output_units,
+                embed_tokens,
+                max_target_positions=decoder.max_target_positions,
             )
 
         add_autoencoder(model, args, new_decoder)
         return quantize_model(model, qat)
 
     def forward(
-        self, src_tokens, src_lengths, prev_output_tokens, incremental_state=None, features_only=False, source_pass=None
+        self,
+        src_tokens,
+        src_lengths,
+        prev_output_tokens,
+        incremental_state=None,
+        features_only=False,
+        source_pass=None,
     ):
-        """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn": scores}).
+        """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn":
+        scores}).
 
-        src_tokens: [B, S]; prev_output_tokens: [B, T]. With `source_pass`, see :meth:`SourcePasses.source_pass`.
+        src_tokens: [B, S]; prev_output_tokens: [B, T]. With `source_pass`, see
+            :meth:`SourcePasses.source_pass`.
         """
         if source_pass is not None:
             return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
         if not features_only:
-            output, attention = super().forward(src_tokens, src_lengths, prev_output_tokens, incremental_state)
+            output, attention = super().forward(
+                src_tokens, src_lengths, prev_output_tokens, incremental_state
+            )
             return self.touch_all(output), attention
         encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-        features, attention = self.decoder.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        features, attention = self.decoder.extract_features(
+            prev_output_tokens, encoder_out, incremental_state
+        )
         return self.touch_all(features), {"heads": decoder_heads(self.decoder), "attn": attention}
 
 
 @register_model_architecture("lstm_dualhead", "lstm_dualhead")
 def lstm_dualhead(args):
     """The A series of DESIGN 4: one layer, E = H = 256."""
-    # fairseq's LSTM ignores the cutoff without its adaptive criterion; a flag that does nothing is refused instead.
+    # fairseq's LSTM ignores the cutoff without its adaptive criterion; a flag that does nothing is
+    # refused instead.
     if not hasattr(args, "_name") and getattr(args, "adaptive_softmax_cutoff", None):
         raise UsageError(
-            "--adaptive-softmax-cutoff cannot be combined with a dual-head architecture, whose two heads score every token; "
+            "--adaptive-softmax-cutoff cannot be combined with a dual-head architecture, whose two "
+            "heads score every token; "
             "leave the cutoff out"
         )
-    for name in ("encoder_embed_dim", "decoder_embed_dim", "decoder_hidden_size", "decoder_out_embed_dim"):
+    for name in (
+        "encoder_embed_dim",
+        "decoder_embed_dim",
+        "decoder_hidden_size",
+        "decoder_out_embed_dim",
+    ):
         setattr(args, name, getattr(args, name, 256))
     check_arguments(args)
     base_architecture(args)

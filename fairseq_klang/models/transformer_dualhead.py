@@ -1,12 +1,19 @@
-"""`transformer_dualhead`: fairseq's transformer with a CE head and a soft-BLEU head on the last decoder state (DESIGN 3)."""
+"""`transformer_dualhead`: fairseq's transformer with a CE head and a soft-BLEU head on the last
+decoder state (DESIGN 3)."""
+
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
-from fairseq.models.transformer import TransformerConfig, TransformerDecoderBase, TransformerModel, base_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerModel,
+    base_architecture,
+)
 from torch import nn
 
+from ..checks.preflight import check_arguments
 from ..compat import strip_legacy_keys_in_place
 from ..errors import UsageError
-from ..preflight import check_arguments
 from ..quantization.qat import QatConfig, quantize_model
 from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder, source_projection
 from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, share_inputs
@@ -26,12 +33,16 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
         tied = self.output_projection.weight.size(1)
         if tied != self.output_embed_dim:
             raise UsageError(
-                f"--decoder-output-dim is {self.output_embed_dim}, but the output layer shares the embeddings of dimension {tied}; "
+                f"--decoder-output-dim is {self.output_embed_dim}, but the output layer shares the "
+                f"embeddings of dimension {tied}; "
                 "make the two equal, or leave the sharing flag out"
             )
-        # Last, so that every other tensor has the initial values of the plain transformer of the same seed.
-        # As tall as the CE head: --merge-src-tgt-embed makes that one taller than the dictionary passed in.
-        self.sb_projection = nn.Linear(self.output_embed_dim, self.output_projection.weight.size(0), bias=False)
+        # Last, so that every other tensor has the initial values of the plain transformer of the
+        # same seed. As tall as the CE head: --merge-src-tgt-embed makes that one taller than the
+        # dictionary passed in.
+        self.sb_projection = nn.Linear(
+            self.output_embed_dim, self.output_projection.weight.size(0), bias=False
+        )
         nn.init.normal_(self.sb_projection.weight, mean=0, std=self.output_embed_dim**-0.5)
 
 
@@ -39,8 +50,9 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
 class TransformerDualHeadModel(SourcePasses, TransformerModel):
     """fairseq's transformer with two output layers.
 
-    With a joined dictionary and none of fairseq's sharing flags, the source and target input embeddings are one
-    table and the two heads are tables of their own (DESIGN 3). Every sharing flag keeps its meaning for the CE head.
+    With a joined dictionary and none of fairseq's sharing flags, the source and target input
+    embeddings are one table and the two heads are tables of their own (DESIGN 3). Every sharing
+    flag keeps its meaning for the CE head.
     """
 
     @classmethod
@@ -50,26 +62,32 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
 
     @classmethod
     def add_args(cls, parser):
-        """fairseq's flags of the transformer, --autoencoder, and those of quantisation-aware training."""
+        """fairseq's flags of the transformer, --autoencoder, and those of quantisation-aware
+        training."""
         super().add_args(parser)
         gen_parser_from_dataclass(parser, AutoencoderConfig())
         QatConfig.add_arguments(parser)
 
     @classmethod
     def build_model(cls, args, task):
-        """Build the model; raises UsageError where a sharing flag needs a joined dictionary or equal dimensions."""
+        """Build the model; raises UsageError where a sharing flag needs a joined dictionary or
+        equal dimensions."""
         check_joined(args, task)
         qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
         cfg = model.cfg
-        merged = getattr(cfg, "merge_src_tgt_embed", False)  # a flag of fairseq's main branch, not of 0.12.2
+        merged = getattr(
+            cfg, "merge_src_tgt_embed", False
+        )  # a flag of fairseq's main branch, not of 0.12.2
         flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or merged
         share_inputs(model, task, flagged or cfg.decoder.embed_path)
         choose_decode_head(model.decoder, args)
 
         def new_decoder(dictionary, embed_tokens):
             projection = source_projection(cfg.decoder.output_dim, embed_tokens)
-            return TransformerDecoderBase(cfg, dictionary, embed_tokens, cfg.no_cross_attention, output_projection=projection)
+            return TransformerDecoderBase(
+                cfg, dictionary, embed_tokens, cfg.no_cross_attention, output_projection=projection
+            )
 
         add_autoencoder(model, args, new_decoder)
         return quantize_model(model, qat)
@@ -78,17 +96,31 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
     def build_decoder(cls, args, tgt_dict, embed_tokens):
         """The dual-head decoder in place of fairseq's."""
         cfg = TransformerConfig.from_namespace(args)
-        return TransformerDualHeadDecoder(cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention)
+        return TransformerDualHeadDecoder(
+            cfg, tgt_dict, embed_tokens, no_encoder_attn=cfg.no_cross_attention
+        )
 
-    def forward(self, src_tokens, src_lengths, prev_output_tokens, features_only=False, source_pass=None, **kwargs):
-        """As fairseq's transformer; with `features_only`, extra["heads"] holds (ce, sb) for the criterion.
+    def forward(
+        self,
+        src_tokens,
+        src_lengths,
+        prev_output_tokens,
+        features_only=False,
+        source_pass=None,
+        **kwargs,
+    ):
+        """As fairseq's transformer; with `features_only`, extra["heads"] holds (ce, sb) for the
+        criterion.
 
-        src_tokens: [B, S]; prev_output_tokens: [B, T]; returns (logits [B, T, V] or features [B, T, d], extra).
+        src_tokens: [B, S]; prev_output_tokens: [B, T]; returns (logits [B, T, V] or features [B, T,
+            d], extra).
         With `source_pass`, see :meth:`SourcePasses.source_pass`.
         """
         if source_pass is not None:
             return self.source_pass(source_pass, src_tokens, src_lengths, prev_output_tokens)
-        output, extra = super().forward(src_tokens, src_lengths, prev_output_tokens, features_only=features_only, **kwargs)
+        output, extra = super().forward(
+            src_tokens, src_lengths, prev_output_tokens, features_only=features_only, **kwargs
+        )
         if features_only:
             extra["heads"] = decoder_heads(self.decoder)
         return self.touch_all(output), extra
@@ -106,7 +138,12 @@ def _base(args):
 
 def _size(args, dim, ffn, heads, layers):
     for side in ("encoder", "decoder"):
-        for name, value in (("embed_dim", dim), ("ffn_embed_dim", ffn), ("attention_heads", heads), ("layers", layers)):
+        for name, value in (
+            ("embed_dim", dim),
+            ("ffn_embed_dim", ffn),
+            ("attention_heads", heads),
+            ("layers", layers),
+        ):
             setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
     _base(args)
 

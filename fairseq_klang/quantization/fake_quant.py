@@ -1,23 +1,33 @@
-"""Fake quantisation: symmetric, one scale a row, gradient straight through; the scheme of the engine that serves (docs/precision.md)."""
+"""Fake quantisation: symmetric, one scale a row, gradient straight through; the scheme of the
+engine that serves (docs/precision.md)."""
+
 import torch
 
-# Below this a row's largest value would make the scale overflow; such a row is quantised on the grid of this value.
+# Below this a row's largest value would make the scale overflow; such a row is quantised on the
+# grid of this value.
 SMALLEST = 1e-30
 
 
 def quantize(x, bits):
-    """(levels, scale): whole numbers in x's shape, from -(2^(bits-1) - 1) to 2^(bits-1) - 1, and one scale a row.
+    """(levels, scale): whole numbers in x's shape, from -(2^(bits-1) - 1) to 2^(bits-1) - 1, and
+    one scale a row.
 
-    x: [..., n], float32 or float64. scale [..., 1] = (2^(bits-1) - 1) / max |x| of the row, levels = x * scale rounded half to
+    x: [..., n], float32 or float64. scale [..., 1] = (2^(bits-1) - 1) / max |x| of the row, levels
+        = x * scale rounded half to
     even. A row of zeros has levels 0; a row with a value that is not finite becomes nan.
     """
-    largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_()).clamp_(min=SMALLEST)
-    scale = torch.full_like(largest, 2 ** (bits - 1) - 1).div_(largest)  # number / tensor would round twice
+    largest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_()).clamp_(
+        min=SMALLEST
+    )
+    scale = torch.full_like(largest, 2 ** (bits - 1) - 1).div_(
+        largest
+    )  # number / tensor would round twice
     return torch.mul(x, scale).round_(), scale
 
 
 def round_trip(x, bits):
-    """x [..., n] as it is after quantisation: levels / scale. Half precision is computed in float32 and keeps its dtype."""
+    """x [..., n] as it is after quantisation: levels / scale. Half precision is computed in float32
+    and keeps its dtype."""
     levels, scale = quantize(x.float() if x.dtype in (torch.float16, torch.bfloat16) else x, bits)
     return levels.div_(scale).to(x.dtype)
 
@@ -35,7 +45,12 @@ class _FakeQuantize(torch.autograd.Function):
     def backward(ctx, gradient):
         if ctx.on_backward is not None:
             ctx.on_backward()
-        return (gradient if ctx.gradient_bits is None else round_trip(gradient, ctx.gradient_bits)), None, None, None
+        return (
+            (gradient if ctx.gradient_bits is None else round_trip(gradient, ctx.gradient_bits)),
+            None,
+            None,
+            None,
+        )
 
 
 def fake_quantize(x, bits, gradient_bits=None, on_backward=None):

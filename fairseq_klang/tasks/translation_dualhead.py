@@ -1,4 +1,6 @@
-"""`translation_dualhead`: fairseq's translation task, and what neither a model nor a criterion can offer."""
+"""`translation_dualhead`: fairseq's translation task, and what neither a model nor a criterion can
+offer."""
+
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -6,13 +8,14 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from ..initialise import initialise_from
+from ..checkpoints.initialise import initialise_from
 from ..models.heads import DECODE_HEADS, choose_decode_head
 
 
 @dataclass
 class TranslationDualHeadConfig(TranslationConfig):
-    """fairseq's translation flags, the choice of head in fairseq-generate, and a start from another checkpoint."""
+    """fairseq's translation flags, the choice of head in fairseq-generate, and a start from another
+    checkpoint."""
 
     init_from: Optional[str] = field(
         default=None,
@@ -22,10 +25,14 @@ class TranslationDualHeadConfig(TranslationConfig):
         },
     )
     decode_head: Optional[ChoiceEnum(DECODE_HEADS)] = field(
-        default=None, metadata={"help": "output layer used in generation; as the model was trained if not given"}
+        default=None,
+        metadata={"help": "output layer used in generation; as the model was trained if not given"},
     )
     decode_mix: Optional[float] = field(
-        default=None, metadata={"help": "with --decode-head mix, weight of the ce head's log-probabilities, 0 to 1"}
+        default=None,
+        metadata={
+            "help": "with --decode-head mix, weight of the ce head's log-probabilities, 0 to 1"
+        },
     )
 
 

@@ -1,4 +1,6 @@
-"""The criterion: against fairseq's cross-entropy, against the dense path, its schedule, its logs and its refusals."""
+"""The criterion: against fairseq's cross-entropy, against the dense path, its schedule, its logs
+and its refusals."""
+
 import logging
 import math
 from argparse import Namespace
@@ -7,37 +9,15 @@ import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
-from test_dualhead import SMALL, batch, build
 
-from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig, RestrictedSoftBleuCriterion
+from fairseq_klang.criterions.restricted_softbleu import (
+    RestrictedSoftBleuConfig,
+    RestrictedSoftBleuCriterion,
+)
 from fairseq_klang.errors import UsageError
 from fairseq_klang.losses import FORMS
-
-SINGLE = {
-    "transformer": SMALL["transformer_dualhead"],
-    "lstm": SMALL["lstm_dualhead"],
-    # Its decoder computes scores inside forward, so it goes the dense path.
-    "fconv": dict(
-        encoder_embed_dim=16, encoder_layers="[(16, 3)]", decoder_embed_dim=16, decoder_layers="[(16, 3)]",
-        decoder_out_embed_dim=16, max_source_positions=64, max_target_positions=64,
-    ),
-}
-MODELS = dict(SMALL, **SINGLE)
-
-
-def make_sample(task, seed=0, size=4, length=6):
-    """A padded batch as fairseq's data loader makes it, with targets of different lengths and an unk."""
-    dictionary = task.target_dictionary
-    net_input = batch(dictionary, seed, size, target=length)
-    target = torch.cat((net_input["prev_output_tokens"][:, 1:], torch.full((size, 1), dictionary.eos())), 1)
-    for row in range(1, size):
-        target[row, length - row] = dictionary.eos()
-        target[row, length - row + 1 :] = dictionary.pad()
-    target[0, 1] = dictionary.unk()
-    previous = torch.full_like(target, dictionary.eos())
-    previous[:, 1:] = target[:, :-1]
-    net_input["prev_output_tokens"] = torch.where(target.eq(dictionary.pad()), target, previous)
-    return dict(net_input=net_input, target=target, ntokens=int(target.ne(dictionary.pad()).sum()), nsentences=size)
+from helpers.criterions import MODELS, SINGLE, assert_same, loss_and_gradients, make_sample
+from helpers.models import SMALL, build
 
 
 def make(name, double=True, **options):
@@ -48,30 +28,13 @@ def make(name, double=True, **options):
     return (model.double() if double else model), criterion, make_sample(task), task
 
 
-def loss_and_gradients(model, criterion, sample):
-    model.zero_grad()
-    loss, sample_size, log = criterion(model, sample)
-    loss.backward()
-    gradients = {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
-    return loss.detach(), gradients, sample_size, log
-
-
-def assert_same(found, expected, tolerance=1e-9):
-    torch.testing.assert_close(found[0], expected[0], rtol=tolerance, atol=tolerance, check_dtype=False)
-    for name, gradient in expected[1].items():
-        other = found[1][name]
-        if gradient is None or other is None:
-            rest = gradient if other is None else other
-            assert rest is None or rest.abs().max() == 0, name
-        else:
-            torch.testing.assert_close(other, gradient, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("form", ["linear", "power", "exp", "add", "interpolate"])
 def test_alpha_zero_is_fairseqs_cross_entropy(name, smoothing, form):
-    model, criterion, sample, task = make(name, sb_alpha=0.0, sb_form=form, label_smoothing=smoothing, report_accuracy=True)
+    model, criterion, sample, task = make(
+        name, sb_alpha=0.0, sb_form=form, label_smoothing=smoothing, report_accuracy=True
+    )
     plain = LabelSmoothedCrossEntropyCriterion(task, False, smoothing, report_accuracy=True)
     found, expected = (loss_and_gradients(model, c, sample) for c in (criterion, plain))
     # In double precision except fairseq's log-softmax, which is always float32.
@@ -84,14 +47,22 @@ def test_alpha_zero_is_fairseqs_cross_entropy(name, smoothing, form):
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("counts, ngrams", [("matched", "true"), ("clipped", "true"), ("matched", "decay")])
+@pytest.mark.parametrize(
+    "counts, ngrams", [("matched", "true"), ("clipped", "true"), ("matched", "decay")]
+)
 @pytest.mark.parametrize("topk", [3, 0])
 def test_lean_equals_plain_autograd(name, form, counts, ngrams, topk):
     """The lean product rule against the same loss written with dense logits and plain autograd."""
     from fairseq_klang.losses import combine, soft_bleu
 
     model, criterion, sample, _ = make(
-        name, sb_form=form, sb_alpha=0.4, sb_counts=counts, sb_ngrams=ngrams, sb_topk=topk, label_smoothing=0.1
+        name,
+        sb_form=form,
+        sb_alpha=0.4,
+        sb_counts=counts,
+        sb_ngrams=ngrams,
+        sb_topk=topk,
+        label_smoothing=0.1,
     )
     found = loss_and_gradients(model, criterion, sample)
 
@@ -101,10 +72,18 @@ def test_lean_equals_plain_autograd(name, form, counts, ngrams, topk):
         log_probs = torch.log_softmax(torch.nn.functional.linear(features, *ce_head), -1)
         vocab, pad = log_probs.size(-1), criterion.padding_idx
         spread = 0.1 / (vocab - 1)
-        row = -(1 - 0.1 - spread) * log_probs.gather(2, target[..., None])[..., 0] - spread * log_probs.sum(2)
+        row = -(1 - 0.1 - spread) * log_probs.gather(2, target[..., None])[
+            ..., 0
+        ] - spread * log_probs.sum(2)
         ce = (row * target.ne(pad)).sum(1)
-        score = soft_bleu(torch.nn.functional.linear(features, *sb_head), target, **criterion.soft_bleu_options).score
-        return combine(ce, score, target.ne(pad).sum(1), form=form, alpha=0.4, beta=0.5).sum(), None, None
+        score = soft_bleu(
+            torch.nn.functional.linear(features, *sb_head), target, **criterion.soft_bleu_options
+        ).score
+        return (
+            combine(ce, score, target.ne(pad).sum(1), form=form, alpha=0.4, beta=0.5).sum(),
+            None,
+            None,
+        )
 
     expected = loss_and_gradients(model, plain, sample)
     assert_same(found, expected)
@@ -129,20 +108,33 @@ def test_padding_order_and_splitting_change_neither_sum_nor_gradient(name):
     def rows(index):
         net_input = {key: value[index] for key, value in sample["net_input"].items()}
         target = sample["target"][index]
-        return dict(net_input=net_input, target=target, ntokens=int(target.ne(pad).sum()), nsentences=len(target))
+        return dict(
+            net_input=net_input,
+            target=target,
+            ntokens=int(target.ne(pad).sum()),
+            nsentences=len(target),
+        )
 
-    assert_same(loss_and_gradients(model, criterion, rows(torch.tensor([2, 0, 3, 1]))), whole, tolerance)
+    assert_same(
+        loss_and_gradients(model, criterion, rows(torch.tensor([2, 0, 3, 1]))), whole, tolerance
+    )
     wider = rows(torch.arange(4))
     wider["target"] = torch.cat((wider["target"], torch.full((4, 2), pad)), 1)
-    wider["net_input"]["prev_output_tokens"] = torch.cat((wider["net_input"]["prev_output_tokens"], torch.full((4, 2), pad)), 1)
+    wider["net_input"]["prev_output_tokens"] = torch.cat(
+        (wider["net_input"]["prev_output_tokens"], torch.full((4, 2), pad)), 1
+    )
     assert_same(loss_and_gradients(model, criterion, wider), whole, tolerance)
     parts = [loss_and_gradients(model, criterion, rows(torch.tensor([i]))) for i in range(4)]
-    summed = {n: None if whole[1][n] is None else sum(part[1][n] for part in parts) for n in whole[1]}
+    summed = {
+        n: None if whole[1][n] is None else sum(part[1][n] for part in parts) for n in whole[1]
+    }
     assert_same((sum(part[0] for part in parts), summed), whole, tolerance)
     # The logs are sums too: those of the parts add up to those of the whole.
     for key, value in whole[3].items():
         if not key.startswith("gnorm"):
-            assert float(sum(part[3][key] for part in parts)) == pytest.approx(float(value), rel=1e-5), key
+            assert float(sum(part[3][key] for part in parts)) == pytest.approx(
+                float(value), rel=1e-5
+            ), key
 
 
 def test_unreduced_losses_sum_to_the_reduced_one():
@@ -161,9 +153,13 @@ def test_validation_needs_no_gradient_and_gives_the_same_loss():
 
 
 def test_ignored_prefix_is_left_out_of_both_parts():
-    model, criterion, sample, task = make("transformer_dualhead", sb_alpha=0.0, ignore_prefix_size=2, label_smoothing=0.1)
+    model, criterion, sample, task = make(
+        "transformer_dualhead", sb_alpha=0.0, ignore_prefix_size=2, label_smoothing=0.1
+    )
     plain = LabelSmoothedCrossEntropyCriterion(task, False, 0.1, ignore_prefix_size=2)
-    assert_same(loss_and_gradients(model, criterion, sample), loss_and_gradients(model, plain, sample), 2e-5)
+    assert_same(
+        loss_and_gradients(model, criterion, sample), loss_and_gradients(model, plain, sample), 2e-5
+    )
 
 
 def test_gradient_norms_are_those_of_the_heads():
@@ -175,16 +171,23 @@ def test_gradient_norms_are_those_of_the_heads():
     # A loss scaled for half precision reports the same norms.
     loss, _, log = criterion(model, sample)
     (1024 * loss).backward()
-    assert float(log["gnorm_ce_head"]) == pytest.approx(gradients["decoder.output_projection.weight"].norm().item(), rel=1e-5)
+    assert float(log["gnorm_ce_head"]) == pytest.approx(
+        gradients["decoder.output_projection.weight"].norm().item(), rel=1e-5
+    )
 
 
 def test_gradient_norms_of_a_single_head_split_by_part():
-    """One head, two uses: the two reported norms are those of the loss's two parts, not of their sum."""
+    """One head, two uses: the two reported norms are those of the loss's two parts, not of their
+    sum."""
     model, criterion, sample, _ = make("transformer", sb_topk=3)
     _, _, _, log = loss_and_gradients(model, criterion, sample)
-    _, gradients, _, none = loss_and_gradients(model, make("transformer", sb_alpha=0.0, sb_topk=3)[1], sample)
+    _, gradients, _, none = loss_and_gradients(
+        model, make("transformer", sb_alpha=0.0, sb_topk=3)[1], sample
+    )
     assert float(none["gnorm_sb_head"]) == 0
-    assert float(none["gnorm_ce_head"]) == pytest.approx(gradients["decoder.output_projection.weight"].norm().item(), rel=1e-5)
+    assert float(none["gnorm_ce_head"]) == pytest.approx(
+        gradients["decoder.output_projection.weight"].norm().item(), rel=1e-5
+    )
     assert float(log["gnorm_sb_head"]) > 0
 
 
@@ -200,9 +203,13 @@ def test_everything_of_the_design_is_logged():
     from fairseq_klang.losses import restricted_soft_bleu
 
     features, extra = model(**sample["net_input"], features_only=True)
-    bleu = restricted_soft_bleu(features, extra["heads"][1].weight, sample["target"], **criterion.soft_bleu_options)
+    bleu = restricted_soft_bleu(
+        features, extra["heads"][1].weight, sample["target"], **criterion.soft_bleu_options
+    )
     assert values["sb"] == pytest.approx(bleu.score.mean().item(), abs=1e-4)
-    assert values["sb_candidates"] == pytest.approx(bleu.sizes[bleu.sizes > 0].double().mean().item(), abs=0.05)
+    assert values["sb_candidates"] == pytest.approx(
+        bleu.sizes[bleu.sizes > 0].double().mean().item(), abs=0.05
+    )
     assert values["sb_p3"] == pytest.approx(bleu.precisions[:, 2].nanmean().item(), abs=1e-6)
     assert values["sb_alpha"] == 0.7
 
@@ -221,12 +228,16 @@ def test_alpha_follows_the_epoch_that_fairseq_announces():
 def test_a_loss_that_is_not_finite_names_the_update_and_stops_before_the_optimiser():
     model, criterion, sample, task = make("transformer_dualhead")
     task.cfg.eval_bleu = False
-    criterion = RestrictedSoftBleuCriterion.build_criterion(RestrictedSoftBleuConfig(sentence_avg=False), task)
+    criterion = RestrictedSoftBleuCriterion.build_criterion(
+        RestrictedSoftBleuConfig(sentence_avg=False), task
+    )
     with torch.no_grad():
         model.decoder.sb_projection.weight[5] = math.nan
     optimizer = Namespace(backward=lambda loss: pytest.fail("the backward pass ran"))
     with pytest.raises(FloatingPointError, match=r"not finite \(nan or inf\) at update 42"):
-        task.train_step(sample=sample, model=model, criterion=criterion, optimizer=optimizer, update_num=41)
+        task.train_step(
+            sample=sample, model=model, criterion=criterion, optimizer=optimizer, update_num=41
+        )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -244,10 +255,16 @@ def test_nan_and_inf_logits_of_either_head_are_noticed(head, value):
     [
         (dict(sb_alpha=-0.1), "--sb-alpha is -0.1; it must be a number of 0 or more"),
         (dict(sb_alpha=math.nan), "--sb-alpha is nan"),
-        (dict(sb_alpha=1.2, sb_form="interpolate"), "--sb-alpha is 1.2; it must be between 0 and 1 with --sb-form interpolate"),
+        (
+            dict(sb_alpha=1.2, sb_form="interpolate"),
+            "--sb-alpha is 1.2; it must be between 0 and 1 with --sb-form interpolate",
+        ),
         (dict(sb_alpha_max=0.5), "--sb-alpha-max is 0.5; it must be .* not below --sb-alpha"),
         (dict(sb_alpha_step=-1.0), "--sb-alpha-step is -1.0"),
-        (dict(sb_alpha=0.5, sb_alpha_step=0.1, sb_form="interpolate"), "--sb-alpha-step is 0.1; it must be 0 with"),
+        (
+            dict(sb_alpha=0.5, sb_alpha_step=0.1, sb_form="interpolate"),
+            "--sb-alpha-step is 0.1; it must be 0 with",
+        ),
         (dict(k_lang=0.0), "--k-lang is 0.0; it must be above 0 and at most 1"),
         (dict(k_lang=1.5), "--k-lang is 1.5"),
         (dict(sb_topk=-3), "--sb-topk is -3"),

@@ -1,4 +1,5 @@
 """The search of the k largest values by way of block maxima: against torch's own topk."""
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,9 +33,12 @@ def test_at_the_sizes_of_the_design(vocab, k):
 def test_the_detour_is_taken_where_it_saves(monkeypatch):
     seen = []
     original = torch.Tensor.topk
-    monkeypatch.setattr(torch.Tensor, "topk", lambda x, *a, **k: seen.append(x.size(1)) or original(x, *a, **k))
+    monkeypatch.setattr(
+        torch.Tensor, "topk", lambda x, *a, **k: seen.append(x.size(1)) or original(x, *a, **k)
+    )
     largest(torch.randn(2, 56652), 170)
-    # Two levels of maxima, then the values of 170 blocks of 8 and the few columns that fill no block, on either level.
+    # Two levels of maxima, then the values of 170 blocks of 8 and the few columns that fill no
+    # block, on either level.
     assert len(seen) == 3 and sum(seen) < 56652 / 10
     assert candidates._FEW * 170 > seen[0]
 

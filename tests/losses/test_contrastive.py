@@ -1,4 +1,5 @@
 """The contrastive loss against a loop over its definition."""
+
 import math
 
 import pytest
@@ -11,7 +12,10 @@ def slow(first, second, temperature):
     """-log softmax over cosine similarities, sentence by sentence (Gao et al. 2021, equation 1)."""
     losses = []
     for i in range(len(first)):
-        scores = [torch.dot(first[i], other) / first[i].norm() / other.norm() / temperature for other in second]
+        scores = [
+            torch.dot(first[i], other) / first[i].norm() / other.norm() / temperature
+            for other in second
+        ]
         losses.append(-torch.log(torch.exp(scores[i]) / sum(torch.exp(score) for score in scores)))
     return torch.stack(losses)
 
@@ -32,7 +36,9 @@ def test_values_and_gradients_equal_the_loop(size, temperature):
 def test_limits():
     same = torch.eye(4)
     # Orthogonal sentences, each like its own second view: 3 others at similarity 0, itself at 1.
-    assert contrastive_loss(same, same, 1.0).tolist() == pytest.approx([math.log(3 + math.e) - 1] * 4)
+    assert contrastive_loss(same, same, 1.0).tolist() == pytest.approx(
+        [math.log(3 + math.e) - 1] * 4
+    )
     assert contrastive_loss(same[:1], same[:1], 0.05).tolist() == [0.0]
     half = torch.randn(3, 8).half()
     assert contrastive_loss(half, half).dtype == torch.float32

@@ -1,10 +1,11 @@
 """The fused cross-entropy: against fairseq's own label smoothing, in value and gradient."""
+
 import pytest
 import torch
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
-from halves import HALVES
 
 from fairseq_klang.losses import chunked, fused_cross_entropy, linear_cross_entropy
+from helpers.halves import HALVES
 
 PAD = 1
 
@@ -22,7 +23,9 @@ def make_rows(rows, dtype, vocab=23, dim=6, seed=0):
 def fairseq_loss(features, weight, bias, target, row_weight, smoothing):
     """fairseq's label_smoothed_nll_loss, row by row, as the oracle."""
     log_probs = torch.log_softmax(torch.nn.functional.linear(features, weight, bias), -1)
-    loss, nll = label_smoothed_nll_loss(log_probs, target, smoothing, ignore_index=PAD, reduce=False)
+    loss, nll = label_smoothed_nll_loss(
+        log_probs, target, smoothing, ignore_index=PAD, reduce=False
+    )
     loss = loss.view(-1) if row_weight is None else loss.view(-1) * row_weight
     return loss, nll.view(-1)
 
@@ -39,14 +42,28 @@ def run(function, inputs, upstream):
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "row weights"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("rows", [1, 13, 40])
-@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-5)], ids=["float64", "float32"])
-def test_equals_fairseq_in_value_and_gradient(monkeypatch, dtype, tolerance, rows, bias, weighted, smoothing, upstream):
-    monkeypatch.setattr(chunked, "CHUNK_ELEMENTS", {"cpu": 23 * 16})  # chunks of 16 rows, so that 40 rows take three
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-9), (torch.float32, 1e-5)], ids=["float64", "float32"]
+)
+def test_equals_fairseq_in_value_and_gradient(
+    monkeypatch, dtype, tolerance, rows, bias, weighted, smoothing, upstream
+):
+    monkeypatch.setattr(
+        chunked, "CHUNK_ELEMENTS", {"cpu": 23 * 16}
+    )  # chunks of 16 rows, so that 40 rows take three
     features, weight, offsets, target = make_rows(rows, dtype)
     row_weight = torch.linspace(0.5, 2, rows, dtype=dtype) if weighted else None
-    factors = {"sum": None, "scaled": torch.tensor(3.5, dtype=dtype), "by row": torch.linspace(-1, 2, rows, dtype=dtype)}
+    factors = {
+        "sum": None,
+        "scaled": torch.tensor(3.5, dtype=dtype),
+        "by row": torch.linspace(-1, 2, rows, dtype=dtype),
+    }
     inputs = (features, weight, offsets if bias else None)
-    expected = run(lambda f, w, b: fairseq_loss(f, w, b, target, row_weight, smoothing), inputs, factors[upstream])
+    expected = run(
+        lambda f, w, b: fairseq_loss(f, w, b, target, row_weight, smoothing),
+        inputs,
+        factors[upstream],
+    )
     found = run(
         lambda f, w, b: linear_cross_entropy(
             f, w, target, bias=b, row_weight=row_weight, label_smoothing=smoothing, ignore_index=PAD
@@ -59,7 +76,8 @@ def test_equals_fairseq_in_value_and_gradient(monkeypatch, dtype, tolerance, row
 
 
 def test_scaling_the_sum_uses_the_gradient_of_the_forward_pass(monkeypatch):
-    """A sum, scaled or not, must not cost a second pass over the vocabulary; a gradient by row must."""
+    """A sum, scaled or not, must not cost a second pass over the vocabulary; a gradient by row
+    must."""
     from fairseq_klang.losses import cross_entropy
 
     passes = []
@@ -67,9 +85,13 @@ def test_scaling_the_sum_uses_the_gradient_of_the_forward_pass(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_chunks", lambda *a: passes.append(1) or original(*a))
     features, weight, bias, target = make_rows(13, torch.float64)
     features.requires_grad_()
-    (3 * linear_cross_entropy(features, weight, target, bias=bias, ignore_index=PAD)[0].sum()).backward()
+    (
+        3 * linear_cross_entropy(features, weight, target, bias=bias, ignore_index=PAD)[0].sum()
+    ).backward()
     assert len(passes) == 1
-    (linear_cross_entropy(features, weight, target, bias=bias, ignore_index=PAD)[0] ** 2).sum().backward()
+    (
+        linear_cross_entropy(features, weight, target, bias=bias, ignore_index=PAD)[0] ** 2
+    ).sum().backward()
     assert len(passes) == 3
 
 
@@ -118,7 +140,9 @@ def test_gradcheck():
 def test_no_grad_and_best_token():
     features, weight, bias, target = make_rows(13, torch.float64)
     with torch.no_grad():
-        result = fused_cross_entropy(features, weight, target, bias=bias, ignore_index=PAD, with_best=True)
+        result = fused_cross_entropy(
+            features, weight, target, bias=bias, ignore_index=PAD, with_best=True
+        )
     assert torch.equal(result.best, torch.nn.functional.linear(features, weight, bias).argmax(1))
     assert not result.weighted.requires_grad
 
@@ -133,5 +157,7 @@ def test_ignored_rows_may_hold_anything():
 
 def test_label_smoothing_out_of_range():
     features, weight, bias, target = make_rows(6, torch.float64)
-    with pytest.raises(ValueError, match="label_smoothing is 1.5; it must be at least 0 and below 1"):
+    with pytest.raises(
+        ValueError, match="label_smoothing is 1.5; it must be at least 0 and below 1"
+    ):
         linear_cross_entropy(features, weight, target, label_smoothing=1.5, ignore_index=PAD)

@@ -1,4 +1,5 @@
 """The forms of DESIGN 1: values are in test_vectors.py; here gradients, weights and edge cases."""
+
 import pytest
 import torch
 
@@ -27,16 +28,24 @@ def test_the_ends_of_the_score_are_finite(form, value):
     score = torch.tensor([value], requires_grad=True)
     loss = combine(ce, score, torch.tensor([4]), form=form, alpha=0.5, beta=0.5)
     loss.backward()
-    assert torch.isfinite(loss).all() and torch.isfinite(score.grad).all() and torch.isfinite(ce.grad).all()
+    assert (
+        torch.isfinite(loss).all()
+        and torch.isfinite(score.grad).all()
+        and torch.isfinite(ce.grad).all()
+    )
 
 
 def test_unknown_form_lists_the_legal_ones():
-    with pytest.raises(ValueError, match="form is 'product'; legal values are linear, power, exp, add, interpolate, log"):
+    with pytest.raises(
+        ValueError,
+        match="form is 'product'; legal values are linear, power, exp, add, interpolate, log",
+    ):
         combine(torch.ones(1), torch.ones(1), torch.ones(1), form="product", alpha=1)
 
 
 def test_collision_size_and_bits_are_designs():
-    # DESIGN 1: 8,000 -> 24, 32,000 -> 96, 56,652 -> 170; DESIGN 4: 8K -> 5, 32K -> 7, 56K -> 8 bits.
+    # DESIGN 1: 8,000 -> 24, 32,000 -> 96, 56,652 -> 170; DESIGN 4: 8K -> 5, 32K -> 7, 56K -> 8
+    # bits.
     assert [collision_size(v) for v in (8000, 32000, 56652)] == [24, 96, 170]
     assert [min_bits(v) for v in (8000, 32000, 56652)] == [5, 7, 8]
     assert collision_size(10) == 1 and min_bits(10) == 1

@@ -1,4 +1,6 @@
-"""No step of the lean path makes a tensor of N x V elements or reads a number back: every operation is looked at."""
+"""No step of the lean path makes a tensor of N x V elements or reads a number back: every operation
+is looked at."""
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,13 +13,17 @@ ROWS = 64
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns, and what makes a device wait."""
+    """Records the number of elements of the largest tensor that any operation returns, and what
+    makes a device wait."""
 
     largest = 0
     waiting = ()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(name in str(function) for name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal.")):
+        if any(
+            name in str(function)
+            for name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal.")
+        ):
             self.waiting += (str(function),)
         result = function(*args, **(kwargs or {}))
         for value in tree_flatten(result)[0]:
@@ -32,11 +38,15 @@ def step(topk, counts="matched", dense=False):
     ce, sb = (torch.randn(VOCAB, DIM, generator=rng).requires_grad_() for _ in range(2))
     target = torch.randint(4, VOCAB, (BATCH, LENGTH), generator=rng)
     with LargestTensor() as seen:
-        bleu = restricted_soft_bleu(features, sb, target, pad=1, eos=2, unk=3, bos=0, topk=topk, counts=counts)
+        bleu = restricted_soft_bleu(
+            features, sb, target, pad=1, eos=2, unk=3, bos=0, topk=topk, counts=counts
+        )
         if dense:
             loss = torch.log_softmax(features @ ce.t(), -1).sum()
         else:
-            loss = fused_cross_entropy(features.flatten(0, 1), ce, target.flatten(), label_smoothing=0.1, ignore_index=1).weighted.sum()
+            loss = fused_cross_entropy(
+                features.flatten(0, 1), ce, target.flatten(), label_smoothing=0.1, ignore_index=1
+            ).weighted.sum()
         (loss + bleu.score.sum()).backward()
     assert features.grad is not None and ce.grad is not None and sb.grad is not None
     return seen

@@ -1,4 +1,6 @@
-"""The losses against vectors/soft_bleu.json: independent float64 values made beside the definition (DESIGN 1)."""
+"""The losses against vectors/soft_bleu.json: independent float64 values made beside the definition
+(DESIGN 1)."""
+
 import json
 import os
 
@@ -7,17 +9,24 @@ import torch
 
 from fairseq_klang.losses import combine, linear_cross_entropy, restricted_soft_bleu, soft_bleu
 
-with open(os.path.join(os.path.dirname(__file__), "..", "vectors", "soft_bleu.json"), encoding="utf-8") as stream:
+with open(
+    os.path.join(os.path.dirname(__file__), "..", "vectors", "soft_bleu.json"), encoding="utf-8"
+) as stream:
     CASES = json.load(stream)
 
 
 def _score(case, lean):
     options = {name: case[name] for name in ("pad", "eos", "unk", "bos")}
-    options.update({name: case["options"][name] for name in ("counts", "ngrams", "decay", "max_order")}, topk=case["k"])
+    options.update(
+        {name: case["options"][name] for name in ("counts", "ngrams", "decay", "max_order")},
+        topk=case["k"],
+    )
     logits = torch.tensor(case["sb_logits"], dtype=torch.float64)
     target = torch.tensor(case["target"])
     if lean:
-        return restricted_soft_bleu(logits, torch.eye(case["vocab"], dtype=torch.float64), target, **options)
+        return restricted_soft_bleu(
+            logits, torch.eye(case["vocab"], dtype=torch.float64), target, **options
+        )
     return soft_bleu(logits, target, **options)
 
 
@@ -41,7 +50,9 @@ def test_scores_precisions_and_sizes(case, lean):
     for row, sentence in enumerate(case["sentences"]):
         assert result.score[row].item() == pytest.approx(sentence["sb"], abs=1e-9)
         found = [p for p in result.precisions[row].tolist() if p == p]
-        assert found == pytest.approx([p for p in sentence["precisions"] if p is not None], abs=1e-9)
+        assert found == pytest.approx(
+            [p for p in sentence["precisions"] if p is not None], abs=1e-9
+        )
         assert [size for size in result.sizes[row].tolist() if size] == sentence["sizes"]
         assert len(sentence["sizes"]) == sentence["T"]
 

@@ -1,11 +1,8 @@
 """The dual-head models: sizes, sharing, causality, incremental decoding and the choice of head."""
-from argparse import Namespace
 
 import pytest
 import torch
-from fairseq import tasks
-from fairseq.data import Dictionary
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from fairseq.sequence_generator import SequenceGenerator
 
@@ -13,62 +10,17 @@ import fairseq_klang  # noqa: F401
 from fairseq_klang.compat import strip_legacy_keys
 from fairseq_klang.errors import UsageError
 from fairseq_klang.models.heads import linear_head, read_heads
+from helpers.models import SMALL, batch, build, dictionary, small
 
 ARCHITECTURES = [name for name in sorted(ARCH_MODEL_REGISTRY) if "dualhead" in name]
-# Parameters in millions at V = 8,000 (DESIGN 3), which leaves the last digit open: the vocabulary may or may not
-# count fairseq's four special tokens, worth up to 0.006 M here.
+# Parameters in millions at V = 8,000 (DESIGN 3), which leaves the last digit open: the vocabulary
+# may or may not count fairseq's four special tokens, worth up to 0.006 M here.
 DESIGN_SIZES = {
     "transformer_dualhead_b0": 11.68,
     "transformer_dualhead_b1": 34.37,
     "transformer_dualhead_b2": 56.43,
     "transformer_dualhead_b3": 17.21,
 }
-SMALL = {
-    "transformer_dualhead": dict(
-        encoder_embed_dim=16, encoder_ffn_embed_dim=24, encoder_layers=2, encoder_attention_heads=2, decoder_layers=2,
-        decoder_attention_heads=2,
-    ),
-    "lstm_dualhead": dict(
-        encoder_embed_dim=16, encoder_hidden_size=16, decoder_embed_dim=16, decoder_hidden_size=16, decoder_out_embed_dim=16
-    ),
-    "lstm_dualhead without attention": dict(
-        encoder_embed_dim=16, encoder_hidden_size=16, decoder_embed_dim=16, decoder_hidden_size=16, decoder_out_embed_dim=16,
-        decoder_attention="0",
-    ),
-}
-
-
-def dictionary(words, prefix="w"):
-    result = Dictionary()
-    for i in range(words):
-        result.add_symbol(f"{prefix}{i}")
-    return result
-
-
-def build(architecture, source=None, target=None, seed=0, **options):
-    """A model in evaluation mode, and its task; a joined dictionary of 20 words unless given."""
-    source = source or dictionary(20)
-    config = tasks.translation.TranslationConfig()
-    config.source_lang, config.target_lang = "de", "en"
-    task = tasks.translation.TranslationTask(config, source, target or source)
-    args = Namespace(criterion="cross_entropy", **options)
-    ARCH_CONFIG_REGISTRY[architecture](args)
-    torch.manual_seed(seed)
-    return ARCH_MODEL_REGISTRY[architecture].build_model(args, task).eval(), task
-
-
-def small(name, **options):
-    return build(name.split()[0], **dict(SMALL[name], **options))
-
-
-def batch(model_dictionary, seed=0, size=3, source=6, target=5):
-    rng = torch.Generator().manual_seed(seed)
-    words = (4, len(model_dictionary))
-    src = torch.randint(*words, (size, source), generator=rng)
-    src[:, -1] = model_dictionary.eos()
-    previous = torch.randint(*words, (size, target), generator=rng)
-    previous[:, 0] = model_dictionary.eos()
-    return dict(src_tokens=src, src_lengths=torch.full((size,), source), prev_output_tokens=previous)
 
 
 @pytest.mark.parametrize("architecture", sorted(DESIGN_SIZES))
@@ -76,8 +28,14 @@ def test_parameter_counts_are_designs(architecture):
     # 7,996 words and the 4 special tokens of fairseq: V = 8,000
     model, _ = build(architecture, dictionary(7996))
     # Without the second, untrained copy of the encoder's layers that fairseq 0.12.2 makes.
-    count = sum(parameter.numel() for parameter in strip_legacy_keys(dict(model.named_parameters())).values())
-    print(f"{architecture}: {count:,} parameters at V = 8,000, {DESIGN_SIZES[architecture]}M in DESIGN 3")
+    count = sum(
+        parameter.numel()
+        for parameter in strip_legacy_keys(dict(model.named_parameters())).values()
+    )
+    print(
+        f"{architecture}: {count:,} parameters at V = 8,000, {DESIGN_SIZES[architecture]}M in "
+        "DESIGN 3"
+    )
     assert count / 1e6 == pytest.approx(DESIGN_SIZES[architecture], abs=0.0151)
 
 
@@ -118,14 +76,28 @@ def test_sharing_flags_keep_their_meaning(name, flags, tied, inputs):
 if "merge_src_tgt_embed" in TransformerConfig.__dataclass_fields__:
 
     def test_merge_src_tgt_embed():
-        model, task = small("transformer_dualhead", source=dictionary(20), target=dictionary(8, "v"), merge_src_tgt_embed=True)
+        model, task = small(
+            "transformer_dualhead",
+            source=dictionary(20),
+            target=dictionary(8, "v"),
+            merge_src_tgt_embed=True,
+        )
         assert model.encoder.embed_tokens is model.decoder.embed_tokens
-        assert model.decoder.sb_projection.weight.size(0) == model.decoder.output_projection.weight.size(0) == 4 + 20 + 8
+        assert (
+            model.decoder.sb_projection.weight.size(0)
+            == model.decoder.output_projection.weight.size(0)
+            == 4 + 20 + 8
+        )
 
 
 @pytest.mark.parametrize("flag", ["share_all_embeddings", "share_decoder_input_output_embed"])
 def test_an_output_dimension_that_cannot_share_is_refused(flag):
-    with pytest.raises(UsageError, match="--decoder-output-dim is 8, but the output layer shares the embeddings of dimension 16"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "--decoder-output-dim is 8, but the output layer shares the embeddings of dimension 16"
+        ),
+    ):
         small("transformer_dualhead", decoder_output_dim=8, **{flag: True})
     model, task = small("transformer_dualhead", decoder_output_dim=8)
     assert model(**batch(task.source_dictionary))[0].shape == (3, 5, 24)
@@ -142,10 +114,15 @@ def test_separate_dictionaries(name):
 
 
 def test_the_body_starts_like_the_plain_transformers():
-    """Every tensor but the SB head has the initial value that fairseq's transformer gets from the same seed."""
+    """Every tensor but the SB head has the initial value that fairseq's transformer gets from the
+    same seed."""
     separate = dict(source=dictionary(20), target=dictionary(11, "v"))
     dual = dict(small("transformer_dualhead", **separate)[0].named_parameters())
-    plain = dict(build("transformer", **dict(SMALL["transformer_dualhead"], **separate))[0].named_parameters())
+    plain = dict(
+        build("transformer", **dict(SMALL["transformer_dualhead"], **separate))[
+            0
+        ].named_parameters()
+    )
     assert set(dual) - set(plain) == {"decoder.sb_projection.weight"}
     for name, tensor in plain.items():
         assert torch.equal(tensor, dual[name]), name
@@ -156,7 +133,9 @@ def test_adaptive_softmax_is_refused():
         small("transformer_dualhead", adaptive_softmax_cutoff="5,10")
     with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
         small("lstm_dualhead", adaptive_softmax_cutoff="5,10")
-    model, task = build("transformer", **SMALL["transformer_dualhead"], adaptive_softmax_cutoff="5,10")
+    model, task = build(
+        "transformer", **SMALL["transformer_dualhead"], adaptive_softmax_cutoff="5,10"
+    )
     with pytest.raises(UsageError, match="--adaptive-softmax-cutoff cannot be combined"):
         read_heads(model, batch(task.source_dictionary))
 
@@ -171,7 +150,9 @@ def test_causality(name, head):
     before, _ = model(**net_input)
     for position in range(1, 5):
         changed = dict(net_input, prev_output_tokens=net_input["prev_output_tokens"].clone())
-        changed["prev_output_tokens"][:, position] = 4 + (changed["prev_output_tokens"][:, position] - 3) % 20
+        changed["prev_output_tokens"][:, position] = (
+            4 + (changed["prev_output_tokens"][:, position] - 3) % 20
+        )
         after, _ = model(**changed)
         assert torch.equal(before[:, :position], after[:, :position])
         assert not torch.allclose(before[:, position], after[:, position])
@@ -181,7 +162,8 @@ def test_causality(name, head):
 @pytest.mark.parametrize("head", ["ce", "sb", "mix"])
 @pytest.mark.parametrize("beam", [1, 5])
 def test_incremental_scores_equal_full_ones(name, head, beam):
-    """Each hypothesis' token scores from beam search are the log-probabilities of one full forward pass."""
+    """Each hypothesis' token scores from beam search are the log-probabilities of one full forward
+    pass."""
     model, task = small(name)
     model.decoder.set_decode_head(head, 0.3)
     # Larger weights than at the start make the distribution sharp, so that a mistake would show.
@@ -197,11 +179,19 @@ def test_incremental_scores_equal_full_ones(name, head, beam):
         for hypothesis in beams:
             tokens = hypothesis["tokens"]
             previous = torch.cat((torch.tensor([eos]), tokens[:-1]))[None]
-            output = model(net_input["src_tokens"][row : row + 1], net_input["src_lengths"][row : row + 1], previous)
-            expected = model.get_normalized_probs(output, log_probs=True)[0].gather(1, tokens[:, None])[:, 0]
+            output = model(
+                net_input["src_tokens"][row : row + 1],
+                net_input["src_lengths"][row : row + 1],
+                previous,
+            )
+            expected = model.get_normalized_probs(output, log_probs=True)[0].gather(
+                1, tokens[:, None]
+            )[:, 0]
             # The search keeps running sums in float32 and returns their differences.
             rounding = 4 * torch.finfo(torch.float32).eps * expected.detach().abs().sum().item()
-            torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5 + rounding)
+            torch.testing.assert_close(
+                hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-5 + rounding
+            )
 
 
 def test_mix_lies_between_the_heads_and_training_always_uses_ce():
@@ -218,8 +208,13 @@ def test_mix_lies_between_the_heads_and_training_always_uses_ce():
     features, extra = model(**net_input, features_only=True)
     ce, sb = extra["heads"]
     model.decoder.set_decode_head("sb", 0.5)
-    torch.testing.assert_close(model.decoder.output_layer(features), torch.nn.functional.linear(features, ce.weight))
-    for head, mix, message in (("both", 0.5, "legal values are ce, sb, mix"), ("mix", 1.5, "--decode-mix is 1.5")):
+    torch.testing.assert_close(
+        model.decoder.output_layer(features), torch.nn.functional.linear(features, ce.weight)
+    )
+    for head, mix, message in (
+        ("both", 0.5, "legal values are ce, sb, mix"),
+        ("mix", 1.5, "--decode-mix is 1.5"),
+    ):
         with pytest.raises(UsageError, match=message):
             model.decoder.set_decode_head(head, mix)
 
@@ -232,7 +227,9 @@ def test_features_and_heads_give_the_logits(name):
     heads = read_heads(model, net_input)
     torch.testing.assert_close(torch.nn.functional.linear(heads.features, *heads.ce), logits)
     model.decoder.set_decode_head("sb", 0.5)
-    torch.testing.assert_close(torch.nn.functional.linear(heads.features, *heads.sb), model(**net_input)[0])
+    torch.testing.assert_close(
+        torch.nn.functional.linear(heads.features, *heads.sb), model(**net_input)[0]
+    )
 
 
 def test_a_changed_output_layer_is_not_taken_for_a_linear_one():
@@ -250,7 +247,8 @@ def test_a_changed_output_layer_is_not_taken_for_a_linear_one():
 
 
 def test_checkpoints_of_0_12_2_load():
-    """Its duplicate encoder tensors are dropped on load, other unknown tensors still are an error."""
+    """Its duplicate encoder tensors are dropped on load, other unknown tensors still are an
+    error."""
     model, _ = small("transformer_dualhead")
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state["encoder.layers.0.in_proj_weight"] = torch.zeros(48, 16)

@@ -1,4 +1,6 @@
-"""Training with --qat-bits, klang export and klang translate, as a user types them, and what they refuse."""
+"""Training with --qat-bits, klang export and klang translate, as a user types them, and what they
+refuse."""
+
 import io
 import json
 import os
@@ -11,18 +13,26 @@ import threading
 
 import pytest
 import torch
-from conftest import TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, toy_pairs, train_arguments
-from test_dualhead import SMALL, build, small
 from torch import nn
 
 from fairseq_klang import cli
-from fairseq_klang.compat import load_checkpoint
+from fairseq_klang.checkpoints.reading import load_checkpoint
 from fairseq_klang.data.prepare import PrepareOptions, prepare, text_inputs
+from fairseq_klang.files import TextError
 from fairseq_klang.quantization import export as exporting
 from fairseq_klang.quantization import translate as translating
-from fairseq_klang.quantization.export import ExportError, export, greedy, load_model, plain_transformer, sentences_of, summary
+from fairseq_klang.quantization.export import (
+    ExportError,
+    export,
+    greedy,
+    load_model,
+    plain_transformer,
+    sentences_of,
+    summary,
+)
 from fairseq_klang.quantization.translate import TranslateError, Translator, translate_file
-from fairseq_klang.text import TextError
+from helpers.models import SMALL, build, small
+from helpers.running import TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, toy_pairs, train_arguments
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +44,60 @@ def prepared(tmp_path_factory):
             for source, target in toy_pairs(count, seed):
                 de.write(source + "\n")
                 en.write(target + "\n")
-    prepare(text_inputs(folder / "train", folder / "valid", [folder / "test"]), folder / "out", PrepareOptions(vocab_size=60))
+    prepare(
+        text_inputs(folder / "train", folder / "valid", [folder / "test"]),
+        folder / "out",
+        PrepareOptions(vocab_size=60),
+    )
     return folder / "out"
 
 
 def train(prepared, save_dir, *more, arch=("transformer_dualhead", *TINY_TRANSFORMER)):
     return run(
         "fairseq_cli.train",
-        *train_arguments(prepared / "bin", save_dir, "--arch", *arch, "--criterion", "restricted_softbleu", "--label-smoothing", "0.1"),
+        *train_arguments(
+            prepared / "bin",
+            save_dir,
+            "--arch",
+            *arch,
+            "--criterion",
+            "restricted_softbleu",
+            "--label-smoothing",
+            "0.1",
+        ),
         *("--update-epoch-batch-itr", "True", "--sb-topk", "3", *more),
     )
 
 
 def generate(prepared, checkpoint, *more):
     result = run(
-        "fairseq_cli.generate", prepared / "bin", "--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "-s", "de", "-t", "en",
-        "--required-batch-size-multiple", "1", "--max-len-b", "20", *more,
+        "fairseq_cli.generate",
+        prepared / "bin",
+        "--user-dir",
+        USER_DIR,
+        "--path",
+        checkpoint,
+        "--cpu",
+        "-s",
+        "de",
+        "-t",
+        "en",
+        "--required-batch-size-multiple",
+        "1",
+        "--max-len-b",
+        "20",
+        *more,
     )
-    return {int(number): (float(score), text) for number, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", result.stdout, re.M)}
+    return {
+        int(number): (float(score), text)
+        for number, score, text in re.findall(r"^H-(\d+)\t(\S+)\t(.*)$", result.stdout, re.M)
+    }
 
 
 @pytest.fixture(scope="module")
 def runs(prepared, tmp_path_factory):
-    """Folder with plain/ (float, 2 epochs), through/ (from there 2 epochs of QAT), and stopped/ (the same with a stop between)."""
+    """Folder with plain/ (float, 2 epochs), through/ (from there 2 epochs of QAT), and stopped/
+    (the same with a stop between)."""
     folder = tmp_path_factory.mktemp("runs")
     train(prepared, folder / "plain", "--max-epoch", "2")
     qat = ["--qat-bits", "8", "--qat-start-update", "5"]
@@ -68,24 +109,40 @@ def runs(prepared, tmp_path_factory):
 
 
 def test_a_plain_checkpoint_starts_qat_and_a_resumed_run_is_bit_for_bit_the_same(runs):
-    plain, through, stopped = (load_checkpoint(runs / name / "checkpoint_last.pt") for name in ("plain", "through", "stopped"))
+    plain, through, stopped = (
+        load_checkpoint(runs / name / "checkpoint_last.pt")
+        for name in ("plain", "through", "stopped")
+    )
     assert plain["model"].keys() == through["model"].keys()
     for name, tensor in through["model"].items():
-        if not name.endswith("._float_tensor"):  # 0.12.2 saves one uninitialised number that only tells a device
+        if not name.endswith(
+            "._float_tensor"
+        ):  # 0.12.2 saves one uninitialised number that only tells a device
             assert torch.equal(tensor, stopped["model"][name]), name
-    assert through["optimizer_history"][-1]["num_updates"] > plain["optimizer_history"][-1]["num_updates"] > 5
-    assert not torch.equal(through["model"]["decoder.sb_projection.weight"], plain["model"]["decoder.sb_projection.weight"])
+    assert (
+        through["optimizer_history"][-1]["num_updates"]
+        > plain["optimizer_history"][-1]["num_updates"]
+        > 5
+    )
+    assert not torch.equal(
+        through["model"]["decoder.sb_projection.weight"],
+        plain["model"]["decoder.sb_projection.weight"],
+    )
 
 
 def test_generation_keeps_the_quantisation_and_can_leave_it(prepared, runs):
     checkpoint = runs / "through" / "checkpoint_last.pt"
     quantized = generate(prepared, checkpoint)
-    plain = generate(prepared, checkpoint, "--model-overrides", "{'qat_bits': None, 'qat_start_update': 0}")
+    plain = generate(
+        prepared, checkpoint, "--model-overrides", "{'qat_bits': None, 'qat_start_update': 0}"
+    )
     assert sorted(quantized) == sorted(plain) == list(range(7))
     assert quantized != plain
     model, task = load_model(checkpoint, prepared / "bin")
     assert model.quantizer.active  # told the number of updates, past --qat-start-update
-    assert not hasattr(load_model(checkpoint, prepared / "bin", qat_bits=None, qat_start_update=0)[0], "quantizer")
+    assert not hasattr(
+        load_model(checkpoint, prepared / "bin", qat_bits=None, qat_start_update=0)[0], "quantizer"
+    )
 
 
 def klang(capsys, *arguments):
@@ -98,7 +155,10 @@ def klang(capsys, *arguments):
 def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys):
     checkpoint, data = runs / "through" / "checkpoint_last.pt", prepared / "bin"
     status, out, _ = klang(capsys, "export", checkpoint, "--data", data, "--out", tmp_path / "int8")
-    assert status == 0 and "left out, since translation does not use them: decoder.sb_projection (1)\n" in out
+    assert (
+        status == 0
+        and "left out, since translation does not use them: decoder.sb_projection (1)\n" in out
+    )
     assert "100.0% of 33 sentences token-identical" in out or "at a tie" in out
     record = json.loads((tmp_path / "int8" / "klang.json").read_text())
     assert record["check"]["sentences"] == 33 and record["check"]["float_logprob"] < 1e-4
@@ -106,7 +166,11 @@ def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys)
     assert abs(record["check"]["int8_logprob"]) < 0.01
     assert record["type"] == "int8" and record["source_lang"] == "de"
     # An example to read, which the served folder does not keep.
-    assert f"for example: {(prepared / 'raw' / 'valid.de').read_text().splitlines()[0]}\nby fairseq : " in out and "\nexported   : " in out
+    assert (
+        f"for example: {(prepared / 'raw' / 'valid.de').read_text().splitlines()[0]}\nby fairseq : "
+        in out
+        and "\nexported   : " in out
+    )
     assert "example" not in record["check"]
 
     # Raw text in, raw text out: the same as fairseq on the same sentences, undone by hand.
@@ -115,14 +179,24 @@ def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys)
     translator = Translator(tmp_path / "int8", threads=1)
     raw = (prepared / "raw" / "test.de").read_text().splitlines()
     assert [translator.encode(line) for line in raw] == sentences
-    expected = [" ".join(tokens).replace("@@ ", "") for tokens in translator.translate_tokens(sentences)]
+    expected = [
+        " ".join(tokens).replace("@@ ", "") for tokens in translator.translate_tokens(sentences)
+    ]
     found = list(translator.translate(raw))
     assert found == expected and any(found)
 
     # From a file and through standard input; blank lines keep their place.
     text = "\n".join(raw[:2] + ["", "  "] + raw[2:]) + "\n"
     (tmp_path / "in.de").write_text(text)
-    status, out, err = klang(capsys, "translate", tmp_path / "int8", "--input", tmp_path / "in.de", "--output", tmp_path / "out.en")
+    status, out, err = klang(
+        capsys,
+        "translate",
+        tmp_path / "int8",
+        "--input",
+        tmp_path / "in.de",
+        "--output",
+        tmp_path / "out.en",
+    )
     assert (status, out) == (0, "") and "11/11" in err.replace("9/9", "11/11")
     assert (tmp_path / "out.en").read_text().splitlines() == expected[:2] + ["", ""] + expected[2:]
     piped = run("fairseq_klang.cli", "translate", tmp_path / "int8", stdin=text)
@@ -130,32 +204,53 @@ def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys)
 
 
 def test_float_export_scores_as_fairseq_does(prepared, runs, tmp_path):
-    """Beyond the self-check: teacher-forced log-probabilities of the reference text, one sentence at a time."""
+    """Beyond the self-check: teacher-forced log-probabilities of the reference text, one sentence
+    at a time."""
     data = prepared / "bin"
-    export(runs / "plain" / "checkpoint_last.pt", data, tmp_path / "float32", kind="float32", count=10)
+    export(
+        runs / "plain" / "checkpoint_last.pt", data, tmp_path / "float32", kind="float32", count=10
+    )
     model, task = load_model(runs / "plain" / "checkpoint_last.pt", data)
     sentences = sentences_of(task, "valid", 33)
-    targets = [[task.target_dictionary[i] for i in row.tolist()[:-1]] for row in task.dataset("valid").tgt]
+    targets = [
+        [task.target_dictionary[i] for i in row.tolist()[:-1]] for row in task.dataset("valid").tgt
+    ]
     found = Translator(tmp_path / "float32", threads=1).score_tokens(sentences, targets)
     for sentence, target, scores in zip(sentences, targets, found):
-        source, output = ([d.index(t) for t in tokens] + [d.eos()] for d, tokens in ((task.source_dictionary, sentence), (task.target_dictionary, target)))
+        source, output = (
+            [d.index(t) for t in tokens] + [d.eos()]
+            for d, tokens in ((task.source_dictionary, sentence), (task.target_dictionary, target))
+        )
         previous = torch.tensor([[task.target_dictionary.eos()] + output[:-1]])
         with torch.no_grad():
             logits = model(torch.tensor([source]), torch.tensor([len(source)]), previous)
-        expected = model.get_normalized_probs(logits, log_probs=True)[0].gather(1, torch.tensor(output)[:, None])[:, 0]
+        expected = model.get_normalized_probs(logits, log_probs=True)[0].gather(
+            1, torch.tensor(output)[:, None]
+        )[:, 0]
         torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4)
 
 
 def test_other_checkpoints_export_alike(prepared, runs, tmp_path):
     """Of fairseq 0.12.2 (some encoder tensors twice), in fp16, and with sentences from a file."""
     data, state = prepared / "bin", load_checkpoint(runs / "plain" / "checkpoint_last.pt")
-    legacy = dict(state, model=dict(state["model"], **{"encoder.layers.0.in_proj_weight": torch.zeros(48, 16)}))
+    legacy = dict(
+        state,
+        model=dict(state["model"], **{"encoder.layers.0.in_proj_weight": torch.zeros(48, 16)}),
+    )
     half = dict(state, model={name: tensor.half() for name, tensor in state["model"].items()})
     for name, changed in (("legacy", legacy), ("half", half)):
         torch.save(changed, tmp_path / f"{name}.pt")
-        check, dropped = export(tmp_path / f"{name}.pt", data, tmp_path / name, kind="float32", text=str(prepared / "raw" / "test.de"))
+        check, dropped = export(
+            tmp_path / f"{name}.pt",
+            data,
+            tmp_path / name,
+            kind="float32",
+            text=str(prepared / "raw" / "test.de"),
+        )
         assert check.sentences == 7 and dropped == ["decoder.sb_projection.weight"]
-    assert os.path.getsize(tmp_path / "half" / "model.bin") == os.path.getsize(tmp_path / "legacy" / "model.bin")
+    assert os.path.getsize(tmp_path / "half" / "model.bin") == os.path.getsize(
+        tmp_path / "legacy" / "model.bin"
+    )
 
 
 def test_a_hydra_trained_checkpoint_exports(prepared, tmp_path):
@@ -164,8 +259,8 @@ def test_a_hydra_trained_checkpoint_exports(prepared, tmp_path):
     (config / "base.yaml").write_text(
         f"""# @package _group_
 common: {{user_dir: {USER_DIR}, cpu: true, seed: 1}}
-checkpoint: {{save_dir: {tmp_path / 'run'}}}
-task: {{_name: translation, data: {prepared / 'bin'}, source_lang: de, target_lang: en}}
+checkpoint: {{save_dir: {tmp_path / "run"}}}
+task: {{_name: translation, data: {prepared / "bin"}, source_lang: de, target_lang: en}}
 criterion: {{_name: restricted_softbleu, sb_topk: 3}}
 optimizer: {{_name: adam}}
 lr_scheduler: {{_name: fixed}}
@@ -179,7 +274,14 @@ model:
   decoder: {{embed_dim: 16, ffn_embed_dim: 32, layers: 1, attention_heads: 2}}
 """
     )
-    run("fairseq_cli.hydra_train", "--config-dir", config, "--config-name", "base", f"hydra.run.dir={tmp_path / 'hydra'}")
+    run(
+        "fairseq_cli.hydra_train",
+        "--config-dir",
+        config,
+        "--config-name",
+        "base",
+        f"hydra.run.dir={tmp_path / 'hydra'}",
+    )
     checkpoint = tmp_path / "run" / "checkpoint_last.pt"
     assert load_model(checkpoint, prepared / "bin")[0].quantizer.bits == 8
     check, _ = export(checkpoint, prepared / "bin", tmp_path / "served", count=5)
@@ -195,24 +297,40 @@ def served(prepared, runs, tmp_path_factory):
 
 
 def test_an_output_ends_where_the_models_positions_end(prepared, runs, tmp_path):
-    """A model of 12 target positions that never says </s>: fairseq stops after 11 words, and so does the export."""
+    """A model of 12 target positions that never says </s>: fairseq stops after 11 words, and so
+    does the export."""
     path = changed(runs, tmp_path / "short.pt", max_target_positions=12)
     state = load_checkpoint(path)
-    state["model"]["decoder.layers.0.final_layer_norm.bias"] += 1.0  # so that every state has a large sum ...
+    state["model"]["decoder.layers.0.final_layer_norm.bias"] += (
+        1.0  # so that every state has a large sum ...
+    )
     state["model"]["decoder.output_projection.weight"][2] = -1.0  # ... which speaks against </s>
     torch.save(state, path)
     check, _ = export(path, prepared / "bin", tmp_path / "short", count=5)
     assert check.tokens == 5 * 12  # each with </s>
     assert json.loads((tmp_path / "short" / "klang.json").read_text())["max_target_tokens"] == 11
     sentence = ["au", "bv"]
-    assert [len(Translator(tmp_path / "short", threads=1).translate_tokens([sentence], beam=beam)[0]) for beam in (1, 5)] == [11, 11]
-    # A folder of a version that did not keep the limit: as before where it does not matter, one line where it does.
+    assert [
+        len(Translator(tmp_path / "short", threads=1).translate_tokens([sentence], beam=beam)[0])
+        for beam in (1, 5)
+    ] == [11, 11]
+    # A folder of a version that did not keep the limit: as before where it does not matter, one
+    # line where it does.
     record = json.loads((tmp_path / "short" / "klang.json").read_text())
     del record["max_target_tokens"]
     old = Translator(tmp_path / "short", threads=1, record=record)
     assert old.max_length == translating.MAX_LENGTH
-    for translate in (lambda: old.translate_tokens([sentence]), lambda: list(old.translate(["au bv"])), lambda: old.score_tokens([sentence], [["AU"] * 12])):
-        with pytest.raises(TranslateError, match="CTranslate2 cannot translate with .* positions >= 12.*export the checkpoint again"):
+    for translate in (
+        lambda: old.translate_tokens([sentence]),
+        lambda: list(old.translate(["au bv"])),
+        lambda: old.score_tokens([sentence], [["AU"] * 12]),
+    ):
+        with pytest.raises(
+            TranslateError,
+            match=(
+                "CTranslate2 cannot translate with .* positions >= 12.*export the checkpoint again"
+            ),
+        ):
             translate()
 
 
@@ -222,7 +340,9 @@ def test_output_goes_straight_into_what_is_no_file(served, prepared, tmp_path):
     expected = (tmp_path / "plain").read_text()
     os.mkfifo(tmp_path / "fifo")
     read = []
-    reader = threading.Thread(target=lambda: read.append((tmp_path / "fifo").read_text()), daemon=True)
+    reader = threading.Thread(
+        target=lambda: read.append((tmp_path / "fifo").read_text()), daemon=True
+    )
     reader.start()
     translate_file(served, text, str(tmp_path / "fifo"), threads=1)
     reader.join(60)
@@ -241,20 +361,26 @@ def test_output_goes_straight_into_what_is_no_file(served, prepared, tmp_path):
 
 def test_no_failure_leaves_a_partial_file(served, prepared, tmp_path, monkeypatch):
     text = str(prepared / "raw" / "test.de")
+
     def full(path, flags):
         raise OSError(28, "No space left on device", path)
 
     os.mkfifo(tmp_path / "fifo")  # not a real device: a mistake here would replace it
     with monkeypatch.context() as patch:
         patch.setattr(translating, "_append", full)
-        with pytest.raises(TranslateError, match=f"--output {tmp_path}/fifo cannot be written: No space left on device$"):
+        with pytest.raises(
+            TranslateError,
+            match=f"--output {tmp_path}/fifo cannot be written: No space left on device$",
+        ):
             translate_file(served, text, str(tmp_path / "fifo"), threads=1)
 
     def fail(*paths):
         raise PermissionError(13, "Permission denied", *paths)
 
     monkeypatch.setattr(translating.os, "replace", fail)
-    with pytest.raises(TranslateError, match=f"--output {tmp_path}/out cannot be written: Permission denied$"):
+    with pytest.raises(
+        TranslateError, match=f"--output {tmp_path}/out cannot be written: Permission denied$"
+    ):
         translate_file(served, text, str(tmp_path / "out"), threads=1)
 
     def interrupt(*arguments, **options):
@@ -275,7 +401,12 @@ def test_a_pipe_is_answered_by_buffer(served, prepared, monkeypatch):
     with open(ask, "w") as ask, open(listen) as listen:
         monkeypatch.setattr(sys, "stdin", open(questions))
         monkeypatch.setattr(sys, "stdout", open(answers, "w"))
-        worker = threading.Thread(target=translate_file, args=(served,), kwargs=dict(buffer_size=1, threads=1), daemon=True)
+        worker = threading.Thread(
+            target=translate_file,
+            args=(served,),
+            kwargs=dict(buffer_size=1, threads=1),
+            daemon=True,
+        )
         worker.start()
         for line, answer in zip(lines, expected):
             print(line, file=ask, flush=True)
@@ -305,7 +436,9 @@ def test_all_lines_of_a_file_are_looked_at_before_work(served, tmp_path, monkeyp
 def refused(checkpoint, data, out, **options):
     with pytest.raises(ExportError) as error:
         export(checkpoint, data, out, **options)
-    assert not out.exists() and not [name for name in os.listdir(out.parent) if name.startswith(".klang-export")]
+    assert not out.exists() and not [
+        name for name in os.listdir(out.parent) if name.startswith(".klang-export")
+    ]
     return str(error.value)
 
 
@@ -320,16 +453,32 @@ def changed(runs, path, **arguments):
 
 def test_what_cannot_be_exported_says_what_to_do_instead(prepared, runs, tmp_path, monkeypatch):
     data, out = prepared / "bin", tmp_path / "out"
-    train(prepared, tmp_path / "lstm", "--max-update", "1", "--qat-bits", "8", arch=("lstm_dualhead", *TINY_LSTM))
-    assert "LSTMDualHeadModel: translate with fairseq-generate" in refused(tmp_path / "lstm" / "checkpoint_last.pt", data, out)
-    assert "--decode-head sb" in refused(changed(runs, tmp_path / "sb.pt", decode_head="sb"), data, out)
+    train(
+        prepared,
+        tmp_path / "lstm",
+        "--max-update",
+        "1",
+        "--qat-bits",
+        "8",
+        arch=("lstm_dualhead", *TINY_LSTM),
+    )
+    assert "LSTMDualHeadModel: translate with fairseq-generate" in refused(
+        tmp_path / "lstm" / "checkpoint_last.pt", data, out
+    )
+    assert "--decode-head sb" in refused(
+        changed(runs, tmp_path / "sb.pt", decode_head="sb"), data, out
+    )
     low = changed(runs, tmp_path / "low.pt", qat_bits=5)
     assert "trained with --qat-bits 5" in refused(low, data, out)
     export(low, data, tmp_path / "low", kind="float32", count=3)
-    assert "activation-fn tanh is not supported" in refused(changed(runs, tmp_path / "tanh.pt", activation_fn="tanh"), data, out)
+    assert "activation-fn tanh is not supported" in refused(
+        changed(runs, tmp_path / "tanh.pt", activation_fn="tanh"), data, out
+    )
     plain = runs / "plain" / "checkpoint_last.pt"
     assert "no split 'dev'" in refused(plain, data, out, subset="dev")
-    assert "--type is 'int4'; it must be one of float32, int8" in refused(plain, data, out, kind="int4")
+    assert "--type is 'int4'; it must be one of float32, int8" in refused(
+        plain, data, out, kind="int4"
+    )
     assert "--check-sentences is 0" in refused(plain, data, out, count=0)
     with pytest.raises(ExportError, match="exists; choose another folder"):
         export(plain, data, tmp_path)
@@ -343,7 +492,14 @@ def test_what_cannot_be_exported_says_what_to_do_instead(prepared, runs, tmp_pat
 @pytest.mark.parametrize(
     "option, given",
     [
-        ("--no-decoder-final-norm", dict(no_decoder_final_norm=True, encoder_normalize_before=True, decoder_normalize_before=True)),
+        (
+            "--no-decoder-final-norm",
+            dict(
+                no_decoder_final_norm=True,
+                encoder_normalize_before=True,
+                decoder_normalize_before=True,
+            ),
+        ),
         ("--decoder-output-dim", dict(decoder_output_dim=8)),
         ("--no-cross-attention", dict(no_cross_attention=True)),
         ("--cross-self-attention", dict(cross_self_attention=True)),
@@ -354,50 +510,85 @@ def test_what_cannot_be_exported_says_what_to_do_instead(prepared, runs, tmp_pat
 )
 def test_options_that_ctranslate2_lacks_are_refused_by_name(option, given):
     model, task = build("transformer", **dict(SMALL["transformer_dualhead"], **given))
-    with pytest.raises(ExportError, match=f"CTranslate2 has no {option}, .*translate with fairseq-generate or fairseq-interactive, or train without"):
+    with pytest.raises(
+        ExportError,
+        match=(
+            f"CTranslate2 has no {option}, .*translate with fairseq-generate or "
+            "fairseq-interactive, or train without"
+        ),
+    ):
         plain_transformer(model, task)
 
 
 def test_other_dictionaries_are_refused(prepared, runs, tmp_path):
-    plain, state = runs / "plain" / "checkpoint_last.pt", load_checkpoint(runs / "plain" / "checkpoint_last.pt")
-    torch.save(dict(state, task_state={"source_dictionary": "another"}), tmp_path / "other.pt")  # as translation_autoencoding keeps it
-    assert "was trained with another source dictionary than that in" in refused(tmp_path / "other.pt", prepared / "bin", tmp_path / "out")
+    plain, state = (
+        runs / "plain" / "checkpoint_last.pt",
+        load_checkpoint(runs / "plain" / "checkpoint_last.pt"),
+    )
+    torch.save(
+        dict(state, task_state={"source_dictionary": "another"}), tmp_path / "other.pt"
+    )  # as translation_autoencoding keeps it
+    assert "was trained with another source dictionary than that in" in refused(
+        tmp_path / "other.pt", prepared / "bin", tmp_path / "out"
+    )
     shutil.copytree(prepared, tmp_path / "prepared")
     path = tmp_path / "prepared" / "bin" / "dict.de.txt"
     lines = path.read_text().splitlines(True)
     path.write_text("".join(lines[1::-1] + lines[2:]))  # of the same size
-    with pytest.raises(TranslateError, match=f"{path} is not the dictionary that klang prepare wrote there"):
+    with pytest.raises(
+        TranslateError, match=f"{path} is not the dictionary that klang prepare wrote there"
+    ):
         export(plain, tmp_path / "prepared" / "bin", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_paths_that_cannot_be(prepared, runs, tmp_path):
     plain = runs / "plain" / "checkpoint_last.pt"
-    assert f"--data {tmp_path}/nope does not exist" in refused(plain, tmp_path / "nope", tmp_path / "out")
+    assert f"--data {tmp_path}/nope does not exist" in refused(
+        plain, tmp_path / "nope", tmp_path / "out"
+    )
     with pytest.raises(ExportError, match="--out /proc/served cannot be written: "):
         export(plain, prepared / "bin", "/proc/served", count=1)
 
 
 def test_the_weights_left_out_are_summed_up():
-    names = [f"source_decoder.layers.{i}.fc1.{kind}" for i in range(6) for kind in ("weight", "bias")] + ["decoder.sb_projection.weight"]
+    names = [
+        f"source_decoder.layers.{i}.fc1.{kind}" for i in range(6) for kind in ("weight", "bias")
+    ] + ["decoder.sb_projection.weight"]
     assert summary(names) == "decoder.sb_projection (1), source_decoder (12)"
 
 
 def test_a_model_that_translates_otherwise_is_not_written(prepared, runs, tmp_path, monkeypatch):
     def damaged(args, weights, *rest):
-        return convert(args, dict(weights, **{"decoder.layers.0.fc1.bias": weights["decoder.layers.0.fc1.bias"] + 1}), *rest)
+        return convert(
+            args,
+            dict(
+                weights, **{"decoder.layers.0.fc1.bias": weights["decoder.layers.0.fc1.bias"] + 1}
+            ),
+            *rest,
+        )
 
     convert = exporting.convert
     monkeypatch.setattr(exporting, "convert", damaged)
-    assert "does not translate as fairseq does" in refused(runs / "plain" / "checkpoint_last.pt", prepared / "bin", tmp_path / "out")
+    assert "does not translate as fairseq does" in refused(
+        runs / "plain" / "checkpoint_last.pt", prepared / "bin", tmp_path / "out"
+    )
 
 
 def test_what_stands_beside_the_layers_is_left_out_and_what_stands_inside_refused():
     model, task = small("transformer_dualhead")
     task.cfg.source_lang, task.cfg.target_lang = "de", "en"
-    model.source_decoder, model.decoder.source_projection = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+    model.source_decoder, model.decoder.source_projection = (
+        nn.Linear(2, 2),
+        nn.Linear(2, 2, bias=False),
+    )
     dropped = plain_transformer(model, task)[2]
-    assert dropped == ["decoder.sb_projection.weight", "decoder.source_projection.weight", "source_decoder.bias", "source_decoder.weight"]
+    assert dropped == [
+        "decoder.sb_projection.weight",
+        "decoder.source_projection.weight",
+        "source_decoder.bias",
+        "source_decoder.weight",
+    ]
     model.encoder.layers[0].expert = nn.Linear(2, 2)
     with pytest.raises(ExportError, match="encoder.layers.0.expert.*train without experts"):
         plain_transformer(model, task)
@@ -411,14 +602,25 @@ def test_translate_refuses_in_one_line(prepared, runs, tmp_path, capsys):
     (tmp_path / "long").write_text("au bv\n" + "au " * 2000 + "\n")
     with pytest.raises(TextError, match="latin line 2 is not UTF-8"):
         translate_file(folder, str(tmp_path / "latin"), str(tmp_path / "out"))
-    with pytest.raises(TranslateError, match=r"line 2 has \d+ tokens and the model takes 1023; split the line"):
+    with pytest.raises(
+        TranslateError, match=r"line 2 has \d+ tokens and the model takes 1023; split the line"
+    ):
         translate_file(folder, str(tmp_path / "long"), str(tmp_path / "out"))
     assert not list(tmp_path.glob("out*"))
     for arguments, message in (
-        ([tmp_path, "--input", tmp_path / "long"], "holds no klang.json; name a folder that klang export wrote"),
+        (
+            [tmp_path, "--input", tmp_path / "long"],
+            "holds no klang.json; name a folder that klang export wrote",
+        ),
         ([folder, "--input", tmp_path / "none"], "none does not exist"),
-        ([folder, "--input", tmp_path / "long", "--beam", "0"], "--beam is 0; it must be 1 or more"),
-        ([folder, "--input", tmp_path / "long", "--threads", "0"], "--threads is 0; it must be 1 or more"),
+        (
+            [folder, "--input", tmp_path / "long", "--beam", "0"],
+            "--beam is 0; it must be 1 or more",
+        ),
+        (
+            [folder, "--input", tmp_path / "long", "--threads", "0"],
+            "--threads is 0; it must be 1 or more",
+        ),
     ):
         status, out, err = klang(capsys, "translate", *arguments)
         assert (status, out) == (2, "") and message in err and err.count("\n") == 1
@@ -432,34 +634,74 @@ def test_translate_refuses_before_any_work(tmp_path, capsys, monkeypatch):
     (tmp_path / "in").write_text("au\n")
     for arguments, message in (
         (["--input", tmp_path], f"--input {tmp_path} is a folder; name a file"),
-        (["--input", tmp_path / "in", "--output", tmp_path], f"--output {tmp_path} is a folder; name a file in it"),
-        (["--input", tmp_path / "in", "--output", f"{tmp_path}/none/out"], f"--output {tmp_path}/none/out: there is no folder {tmp_path}/none; make it first"),
-        (["--input", tmp_path / "in", "--output", ""], "--output '' is a folder; name a file in it"),
-        (["--input", tmp_path / "in", "--buffer-size", "0"], "--buffer-size is 0; it must be 1 or more"),
+        (
+            ["--input", tmp_path / "in", "--output", tmp_path],
+            f"--output {tmp_path} is a folder; name a file in it",
+        ),
+        (
+            ["--input", tmp_path / "in", "--output", f"{tmp_path}/none/out"],
+            f"--output {tmp_path}/none/out: there is no folder {tmp_path}/none; make it first",
+        ),
+        (
+            ["--input", tmp_path / "in", "--output", ""],
+            "--output '' is a folder; name a file in it",
+        ),
+        (
+            ["--input", tmp_path / "in", "--buffer-size", "0"],
+            "--buffer-size is 0; it must be 1 or more",
+        ),
     ):
-        assert klang(capsys, "translate", tmp_path / "none", *arguments) == (2, "", f"klang: error: {message}\n")
+        assert klang(capsys, "translate", tmp_path / "none", *arguments) == (
+            2,
+            "",
+            f"klang: error: {message}\n",
+        )
     # Streams that the shell has closed are None.
-    for name, message in (("stdin", "standard input is closed; name a file with --input"), ("stdout", "standard output is closed; name a file with --output")):
+    for name, message in (
+        ("stdin", "standard input is closed; name a file with --input"),
+        ("stdout", "standard output is closed; name a file with --output"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(sys, name, None)
-            status = cli.main(["translate", "none", *(["--input", str(tmp_path / "in")] if name == "stdout" else [])])
+            status = cli.main(
+                [
+                    "translate",
+                    "none",
+                    *(["--input", str(tmp_path / "in")] if name == "stdout" else []),
+                ]
+            )
         assert (status, capsys.readouterr().err) == (2, f"klang: error: {message}\n")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", None)
         patch.setattr(sys, "stdout", io.StringIO())
-        assert cli.main(["translate", "none", "--input", str(tmp_path)]) == 2 and sys.stdout.getvalue() == ""
+        assert (
+            cli.main(["translate", "none", "--input", str(tmp_path)]) == 2
+            and sys.stdout.getvalue() == ""
+        )
 
 
 def test_a_folder_that_another_tool_prepared(prepared, runs, tmp_path):
     """Without prepare.json text is given, and comes back, as the model reads and writes it."""
     shutil.copytree(prepared / "bin", tmp_path / "bin")
-    export(runs / "plain" / "checkpoint_last.pt", tmp_path / "bin", tmp_path / "served", kind="float32", count=3)
+    export(
+        runs / "plain" / "checkpoint_last.pt",
+        tmp_path / "bin",
+        tmp_path / "served",
+        kind="float32",
+        count=3,
+    )
     translator = Translator(tmp_path / "served", threads=1)
-    assert translator.encode("a@@ b c") == ["a@@", "b", "c"] and translator.decode(["a@@", "b"]) == "a@@ b"
+    assert (
+        translator.encode("a@@ b c") == ["a@@", "b", "c"]
+        and translator.decode(["a@@", "b"]) == "a@@ b"
+    )
 
 
 def test_greedy_puts_sentences_back_in_order(prepared, runs):
     model, task = load_model(runs / "plain" / "checkpoint_last.pt", prepared / "bin")
     sentences = sentences_of(task, "test", 7)
-    together, alone = greedy(model, task, sentences, batch=3), [greedy(model, task, [sentence])[0] for sentence in sentences]
+    together, alone = (
+        greedy(model, task, sentences, batch=3),
+        [greedy(model, task, [sentence])[0] for sentence in sentences],
+    )
     assert [tokens for tokens, _ in together] == [tokens for tokens, _ in alone]

@@ -1,4 +1,6 @@
-"""Fake quantisation against whole-number arithmetic, its gradient, and rows of every awkward kind."""
+"""Fake quantisation against whole-number arithmetic, its gradient, and rows of every awkward
+kind."""
+
 import math
 
 import numpy as np
@@ -11,7 +13,8 @@ from fairseq_klang.quantization.fake_quant import fake_quantize, quantize, round
 
 
 def reference(row, bits):
-    """(whole numbers, scale) of one row in plain Python, as DESIGN's engine does it; round() is half to even."""
+    """(whole numbers, scale) of one row in plain Python, as DESIGN's engine does it; round() is
+    half to even."""
     largest = max(abs(value) for value in row)
     scale = (2 ** (bits - 1) - 1) / largest if largest else 1.0
     return [round(value * scale) for value in row], scale
@@ -26,12 +29,15 @@ def test_levels_are_those_of_plain_python(bits, rows, width, seed):
         expected, expected_scale = reference(row, bits)
         assert found == expected
         assert found_scale[0] == pytest.approx(expected_scale, rel=1e-14)
-        assert max(map(abs, found)) == 2 ** (bits - 1) - 1  # the largest value is at the end of the grid
+        assert (
+            max(map(abs, found)) == 2 ** (bits - 1) - 1
+        )  # the largest value is at the end of the grid
 
 
 @pytest.mark.parametrize("shape", [(7, 64, 33), (5, 512, 8), (1, 1, 1), (32, 1000, 16)])
 def test_a_linear_layer_equals_the_integer_computation(shape):
-    """int8 x int8 -> int32, rescaled, in numpy, against a float product of fake-quantised matrices: to 1e-5."""
+    """int8 x int8 -> int32, rescaled, in numpy, against a float product of fake-quantised matrices:
+    to 1e-5."""
     n, width, out = shape
     rng = torch.Generator().manual_seed(width)
     x, w = torch.randn(n, width, generator=rng) * 3, torch.randn(out, width, generator=rng)
@@ -44,7 +50,9 @@ def test_a_linear_layer_equals_the_integer_computation(shape):
     product = qx.astype(np.int32) @ qw.astype(np.int32).T
     expected = torch.from_numpy(product / (sx * sw.T))
     found = torch.nn.functional.linear(fake_quantize(x, 8), fake_quantize(w, 8))
-    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(
+        found, expected.float(), rtol=1e-5, atol=1e-5 * float(expected.abs().max())
+    )
 
 
 def test_whole_numbers_are_those_that_ctranslate2_stores():
@@ -71,12 +79,17 @@ def test_ties_go_to_the_even_number():
 
 def test_rows_do_not_touch_each_other_and_awkward_ones_are_defined():
     tiny = 1e-38
-    x = torch.tensor([[0.0, 0, 0], [1e6, 1, -1], [math.inf, 1, 0], [math.nan, 1, 2], [tiny, -tiny, 0], [1, 2, 3]])
+    x = torch.tensor(
+        [[0.0, 0, 0], [1e6, 1, -1], [math.inf, 1, 0], [math.nan, 1, 2], [tiny, -tiny, 0], [1, 2, 3]]
+    )
     found = round_trip(x, 8)
     assert found[0].tolist() == [0, 0, 0]  # all-zero row
-    # An outlier of 1e6 keeps its value and takes the whole grid: the rest of the row is below half a step of it.
+    # An outlier of 1e6 keeps its value and takes the whole grid: the rest of the row is below half
+    # a step of it.
     assert found[1, 0] == pytest.approx(1e6) and found[1, 1:].tolist() == [0, 0]
-    assert found[2].isnan().all() and found[3].isnan().all()  # not finite stays not finite, for the criterion to see
+    assert (
+        found[2].isnan().all() and found[3].isnan().all()
+    )  # not finite stays not finite, for the criterion to see
     assert found[4].abs().max() <= tiny  # no overflow of the scale
     expected, scale = reference([1.0, 2.0, 3.0], 8)
     torch.testing.assert_close(found[5], torch.tensor(expected) / scale)
@@ -93,7 +106,9 @@ def test_error_is_at_most_half_a_step(bits):
 
 def test_quantised_twice_is_quantised_once():
     x = torch.randn(30, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(round_trip(round_trip(x, 8), 8), round_trip(x, 8), rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        round_trip(round_trip(x, 8), 8), round_trip(x, 8), rtol=1e-14, atol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -1,67 +1,35 @@
-"""The task: its schedule, its flags, and that its steps are what they say, without a fairseq command."""
+"""The task: its schedule, its flags, and that its steps are what they say, without a fairseq
+command."""
+
 import math
 from argparse import Namespace
 from fractions import Fraction
 
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterionConfig
-from test_dualhead import SMALL, batch, build, dictionary
 
-from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig
 from fairseq_klang.errors import NotFiniteError, UsageError
 from fairseq_klang.models.autoencoder import AUTOENCODERS
-from fairseq_klang.tasks.translation_autoencoding import TranslationAutoencodingConfig, TranslationAutoencodingTask, is_source_update
-
-
-class Backward:
-    """What a task needs of an optimiser."""
-
-    def backward(self, loss):
-        loss.backward()
-
-
-def make_config(**flags):
-    config = TranslationAutoencodingConfig()
-    config.source_lang, config.target_lang, config.seed, config.path = "de", "en", 1, None
-    for name, value in flags.items():
-        assert hasattr(config, name), name
-        setattr(config, name, value)
-    return config
-
-
-def make_task(source, target=None, **flags):
-    return TranslationAutoencodingTask(make_config(**flags), source, target or source)
-
-
-def criterion_of(task, name):
-    config = {"restricted_softbleu": RestrictedSoftBleuConfig, "label_smoothed_cross_entropy": LabelSmoothedCrossEntropyCriterionConfig}[name]()
-    config.sentence_avg, config.sb_topk = False, 3
-    cls = CRITERION_REGISTRY[name]
-    if name == "restricted_softbleu":
-        return cls(task, config)
-    return cls(task, False, 0.1)
-
-
-def sample_of(words, seed=0):
-    net_input = batch(words, seed)
-    previous = net_input["prev_output_tokens"]
-    target = torch.cat((previous[:, 1:], torch.full((3, 1), words.eos())), 1)
-    return {
-        "id": torch.arange(3) + 10 * seed, "nsentences": 3, "ntokens": target.numel(), "net_input": net_input, "target": target,
-    }
+from fairseq_klang.tasks.translation_autoencoding import (
+    is_source_update,
+)
+from helpers.models import SMALL, build, dictionary
+from helpers.tasks import Backward, criterion_of, make_task, sample_of
 
 
 def gradients(model):
-    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+    return {
+        name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()
+    }
 
 
 WORDS = dictionary(20)
 
 
 def model_of(name="transformer_dualhead", form="decoder", **options):
-    return build(name, source=WORDS, autoencoder=form, **dict(SMALL[name], dropout=0.0, **options))[0]
+    return build(name, source=WORDS, autoencoder=form, **dict(SMALL[name], dropout=0.0, **options))[
+        0
+    ]
 
 
 @pytest.mark.parametrize("ratio", [0, 0.1, 0.5, 1, 2, 2.5, 7])
@@ -80,27 +48,46 @@ def test_weight_0_is_the_plain_model_to_the_bit(form, criterion):
     for other in ("none", form):
         model, task = model_of(form=other, attention_dropout=0.1), make_task(WORDS)
         torch.manual_seed(5)
-        loss, size, log = task.train_step(sample_of(WORDS), model, criterion_of(task, criterion), Backward(), 0)
+        loss, size, log = task.train_step(
+            sample_of(WORDS), model, criterion_of(task, criterion), Backward(), 0
+        )
         results.append((loss, size, gradients(model), log))
     assert torch.equal(results[0][0], results[1][0]) and results[0][1] == results[1][1]
     for name, gradient in results[0][2].items():
-        assert (gradient is None and results[1][2][name] is None) or torch.equal(gradient, results[1][2][name]), name
-    assert all(gradient is None for name, gradient in results[1][2].items() if name.startswith("autoencoder."))
+        assert (gradient is None and results[1][2][name] is None) or torch.equal(
+            gradient, results[1][2][name]
+        ), name
+    assert all(
+        gradient is None
+        for name, gradient in results[1][2].items()
+        if name.startswith("autoencoder.")
+    )
     assert results[0][3].keys() == results[1][3].keys()
 
 
 @pytest.mark.parametrize("name", ["transformer_dualhead", "lstm_dualhead"])
 @pytest.mark.parametrize("form", AUTOENCODERS[1:])
 def test_both_kinds_add_up(name, form):
-    """--ae-weight 0.5: gradients of the translation step, plus half of those of the step on the source."""
+    """--ae-weight 0.5: gradients of the translation step, plus half of those of the step on the
+    source."""
     found = {}
-    for label, flags, update in (("both", dict(ae_weight=0.5), 0), ("translation", {}, 0), ("source", dict(source_only=True), 0)):
+    for label, flags, update in (
+        ("both", dict(ae_weight=0.5), 0),
+        ("translation", {}, 0),
+        ("source", dict(source_only=True), 0),
+    ):
         model = model_of(name, form).train()
         for module in model.modules():
             if hasattr(module, "p"):
                 module.p = 0.0
         task = make_task(WORDS, **flags)
-        loss, size, log = task.train_step(sample_of(WORDS), model, criterion_of(task, "label_smoothed_cross_entropy"), Backward(), update)
+        loss, size, log = task.train_step(
+            sample_of(WORDS),
+            model,
+            criterion_of(task, "label_smoothed_cross_entropy"),
+            Backward(),
+            update,
+        )
         found[label] = (gradients(model), loss, size, log)
     torch.testing.assert_close(found["both"][1], found["translation"][1] + 0.5 * found["source"][1])
     assert found["both"][2] == found["translation"][2] == 15  # target tokens
@@ -118,7 +105,10 @@ def test_both_kinds_add_up(name, form):
 def test_the_ratio_alternates_and_a_dummy_batch_has_no_gradient():
     model, task = model_of(), make_task(WORDS, ae_ratio=1.0)
     criterion = criterion_of(task, "label_smoothed_cross_entropy")
-    logs = [task.train_step(sample_of(WORDS), model, criterion, Backward(), update)[2] for update in range(4)]
+    logs = [
+        task.train_step(sample_of(WORDS), model, criterion, Backward(), update)[2]
+        for update in range(4)
+    ]
     assert ["loss" in log for log in logs] == [True, False, True, False]
     assert ["ae_loss" in log for log in logs] == [False, True, False, True]
     for update in (0, 1):
@@ -136,9 +126,17 @@ def test_noise_is_seeded_by_epoch_and_sentence():
     assert losses[0] == losses[2] != losses[1]
     # in whatever batch a sentence comes
     whole = sample_of(WORDS)
-    part = {"id": whole["id"][1:2], "net_input": {name: value[1:2] for name, value in whole["net_input"].items()}}
-    rest = {"id": whole["id"][[0, 2]], "net_input": {name: value[[0, 2]] for name, value in whole["net_input"].items()}}
-    parts = [float(task.train_step(piece, model, criterion, Backward(), 0)[0]) for piece in (part, rest)]
+    part = {
+        "id": whole["id"][1:2],
+        "net_input": {name: value[1:2] for name, value in whole["net_input"].items()},
+    }
+    rest = {
+        "id": whole["id"][[0, 2]],
+        "net_input": {name: value[[0, 2]] for name, value in whole["net_input"].items()},
+    }
+    parts = [
+        float(task.train_step(piece, model, criterion, Backward(), 0)[0]) for piece in (part, rest)
+    ]
     assert sum(parts) == pytest.approx(losses[0], rel=1e-5)
 
 
@@ -157,22 +155,46 @@ def test_a_loss_that_is_not_finite_names_the_update():
         (dict(ae_ratio=-1.0), "--ae-ratio is -1.0; it must be a number of 0 or more"),
         (dict(ae_ratio=math.inf), "--ae-ratio is inf"),
         (dict(ae_weight=-0.5), "--ae-weight is -0.5"),
-        (dict(ae_weight=1.0, ae_ratio=1.0), "--ae-weight is 1.0; it must be 0 where --ae-ratio is given"),
+        (
+            dict(ae_weight=1.0, ae_ratio=1.0),
+            "--ae-weight is 1.0; it must be 0 where --ae-ratio is given",
+        ),
         (dict(ae_noise_rate=1.0), "--ae-noise-rate is 1.0; it must be above 0 and below 1"),
-        (dict(ae_noise="mask", ae_objective="masked_lm"), "--ae-noise is mask; it must be none unless"),
-        (dict(ae_noise="mask", adapt_steps=1, adapt_objective="masked_lm"), "--ae-noise is mask; it must be none unless"),
+        (
+            dict(ae_noise="mask", ae_objective="masked_lm"),
+            "--ae-noise is mask; it must be none unless",
+        ),
+        (
+            dict(ae_noise="mask", adapt_steps=1, adapt_objective="masked_lm"),
+            "--ae-noise is mask; it must be none unless",
+        ),
         (dict(contrastive_temperature=0.0), "--contrastive-temperature is 0.0; it must be above 0"),
         (dict(adapt_steps=-1), "--adapt-steps is -1; it must be 0 or more"),
         (dict(adapt_lr=0.0), "--adapt-lr is 0.0; it must be above 0"),
         (dict(adapt_patience=-1), "--adapt-patience is -1"),
-        (dict(adapt_replay=-1.0, adapt_replay_data="x"), "--adapt-replay is -1.0; it must be a number of 0 or more"),
-        (dict(adapt_replay=1.0), "--adapt-replay is 1.0; it must be above 0 where --adapt-replay-data is given, and 0"),
+        (
+            dict(adapt_replay=-1.0, adapt_replay_data="x"),
+            "--adapt-replay is -1.0; it must be a number of 0 or more",
+        ),
+        (
+            dict(adapt_replay=1.0),
+            "--adapt-replay is 1.0; it must be above 0 where --adapt-replay-data is given, and 0",
+        ),
         (dict(adapt_replay_data="x"), "--adapt-replay is 0.0; it must be above 0 where"),
         (dict(adapt_save="x", adapt_steps=1), "--adapt-save is x; it must be left out unless"),
-        (dict(adapt_steps=1, adapt_objective="contrastive"), "--adapt-objective is contrastive; it must be autoencoding or masked_lm"),
-        (dict(source_only=True, ae_ratio=1.0), "--source-only is True; it must be left out with --ae-ratio"),
+        (
+            dict(adapt_steps=1, adapt_objective="contrastive"),
+            "--adapt-objective is contrastive; it must be autoencoding or masked_lm",
+        ),
+        (
+            dict(source_only=True, ae_ratio=1.0),
+            "--source-only is True; it must be left out with --ae-ratio",
+        ),
         (dict(source_only=True, eval_bleu=True), "--source-only is True"),
-        (dict(init_from="a", init_encoder_from="b"), "--init-encoder-from is b; it must be left out where --init-from"),
+        (
+            dict(init_from="a", init_encoder_from="b"),
+            "--init-encoder-from is b; it must be left out where --init-from",
+        ),
     ],
 )
 def test_flags_out_of_range_are_refused(flags, message):
@@ -183,9 +205,17 @@ def test_flags_out_of_range_are_refused(flags, message):
 def test_a_model_that_cannot_learn_is_refused_before_training():
     for flags in (dict(ae_ratio=1.0), dict(ae_weight=1.0), dict(source_only=True)):
         task = make_task(WORDS, **flags)
-        args = Namespace(arch="transformer_dualhead", _name="transformer_dualhead", criterion="", **SMALL["transformer_dualhead"])
+        args = Namespace(
+            arch="transformer_dualhead",
+            _name="transformer_dualhead",
+            criterion="",
+            **SMALL["transformer_dualhead"],
+        )
         from fairseq.models import ARCH_CONFIG_REGISTRY
 
         ARCH_CONFIG_REGISTRY["transformer_dualhead"](args)
-        with pytest.raises(UsageError, match="--ae-objective is autoencoding, but the model was built with --autoencoder none"):
+        with pytest.raises(
+            UsageError,
+            match="--ae-objective is autoencoding, but the model was built with --autoencoder none",
+        ):
             task.build_model(args)

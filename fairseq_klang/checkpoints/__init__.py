@@ -1,0 +1,1 @@
+"""Checkpoints: reading, starting from, averaging and saving them."""

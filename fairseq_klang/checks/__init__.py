@@ -1,0 +1,1 @@
+"""Checks before work: of a command line, and of an installation."""

@@ -1,0 +1,1 @@
+"""The experiments: recipes, their runner, comparing, the studies and the benchmarks."""

@@ -1,0 +1,1 @@
+"""Learning without targets: objectives, input noise, and steps at inference."""

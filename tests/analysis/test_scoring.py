@@ -1,0 +1,398 @@
+"""Scoring: the numbers against sacrebleu called directly, and every file that must be refused."""
+
+import math
+import random
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+
+from fairseq_klang.analysis import scoring
+from fairseq_klang.analysis.scoring import (
+    ScoringError,
+    compare,
+    format_report,
+    join_subwords,
+    read_generated,
+    score,
+    self_test,
+)
+from fairseq_klang.analysis.tokens import moses_tokenizer
+from helpers.outputs import REFERENCE, SYSTEM, generated
+
+DETOKENIZED = [
+    "anna's brother paints the gate.",
+    "it rains, and the boats stay in the harbour.",
+    "who locked a door?",
+    "a well-known tower stands behind a mill!",
+    "the baker sold 3,500 rolls & cakes in may.",
+]
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "ref.en").write_text("".join(line + "\n" for line in REFERENCE))
+
+    def write(text, name="gen.out"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return str(tmp_path / "ref.en"), write
+
+
+def test_every_number_is_sacrebleus(files):
+    reference, write = files
+    report = score(reference, [write(generated(SYSTEM))])
+    (system,) = report.systems
+    cased = BLEU()
+    expected = cased.corpus_score(DETOKENIZED, [REFERENCE])
+    assert (system.bleu.score, system.bleu.signature) == (
+        expected.score,
+        str(cased.get_signature()),
+    )
+    assert system.precisions == expected.precisions
+    assert (system.brevity_penalty, system.sys_len, system.ref_len) == (
+        expected.bp,
+        expected.sys_len,
+        expected.ref_len,
+    )
+    assert system.length_ratio == expected.sys_len / expected.ref_len
+    lower = BLEU(lowercase=True)
+    assert (
+        system.bleu_lc.score
+        == lower.corpus_score(DETOKENIZED, [REFERENCE]).score
+        > system.bleu.score
+    )
+    assert "case:lc" in system.bleu_lc.signature and "tok:13a" in system.bleu_lc.signature
+    chrf = CHRF()
+    assert (system.chrf.score, system.chrf.signature) == (
+        chrf.corpus_score(DETOKENIZED, [REFERENCE]).score,
+        str(chrf.get_signature()),
+    )
+    tokens = [moses_tokenizer("en")(line).lower() for line in REFERENCE]
+    plain = BLEU(tokenize="none", force=True).corpus_score(
+        [line.replace("@@ ", "") for line in SYSTEM], [tokens]
+    )
+    assert system.bleu_tok.score == plain.score and "tok:none" in system.bleu_tok.signature
+    assert system.sentences == 5 and system.nbest == 1 and report.differences is None
+
+
+def test_tokenised_reference_is_moses():
+    # by the rules of tokenizer.perl: the clitic and the full stop split off, the number and the
+    # compound stay whole
+    assert moses_tokenizer("en")(REFERENCE[0]) == "Anna 's brother paints the old gate ."
+    assert moses_tokenizer("en")(REFERENCE[4]) == "The baker sold 3,500 rolls & two cakes in May ."
+
+
+def test_a_perfect_lowercased_system(files):
+    reference, write = files
+    perfect = [moses_tokenizer("en")(line).lower() for line in REFERENCE]
+    (system,) = score(reference, [write(generated(perfect))]).systems
+    assert system.bleu_lc.score == pytest.approx(100) and system.bleu_tok.score == pytest.approx(
+        100
+    )
+    assert system.bleu.score < 95  # cased
+
+
+def test_escaped_tokens_score_the_same(files):
+    reference, write = files
+    escaped = [line.replace("&", "&amp;").replace("'", "&apos;") for line in SYSTEM]
+    one, two = score(
+        reference, [write(generated(SYSTEM), "a"), write(generated(escaped), "b")], samples=10
+    ).systems
+    assert [one.bleu, one.bleu_lc, one.bleu_tok, one.chrf] == [
+        two.bleu,
+        two.bleu_lc,
+        two.bleu_tok,
+        two.chrf,
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(len(SYSTEM))), st.integers(1, 3))
+def test_order_and_nbest_do_not_matter(tmp_path_factory, order, nbest):
+    path = tmp_path_factory.mktemp("order") / "gen"
+    path.write_text(generated(SYSTEM, order, nbest))
+    assert read_generated(str(path), len(SYSTEM)) == (SYSTEM, nbest)
+
+
+def test_nbest_is_told(files):
+    reference, write = files
+    report = score(reference, [write(generated(SYSTEM, nbest=4))])
+    assert report.systems[0].nbest == 4
+    assert "4 hypotheses a sentence; the first of each was scored" in format_report(report)
+
+
+def test_interactive_output(files):
+    reference, write = files
+    lines = "".join(
+        f"S-{i}\tx\nW-{i}\t0.1\tseconds\nH-{i}\t-0.5\t{line}\nD-{i}\t-0.5\tdecoy\nP-{i}\t-0.1\n"
+        for i, line in enumerate(SYSTEM)
+    )
+    one, two = score(
+        reference, [write(lines, "a"), write(generated(SYSTEM), "b")], samples=10
+    ).systems
+    assert one.bleu == two.bleu and one.bleu_tok == two.bleu_tok
+
+
+def test_subwords_that_fairseq_already_joined(files):
+    reference, write = files
+    joined = [line.replace("@@ ", "") for line in SYSTEM]
+    for subword in ("bpe", "none", "sentencepiece"):
+        (system,) = score(reference, [write(generated(joined))], subword=subword).systems
+        assert system.bleu.score == BLEU().corpus_score(DETOKENIZED, [REFERENCE]).score
+
+
+def test_sentencepiece_without_tokenizer(files):
+    reference, write = files
+    pieces = [
+        " ".join(
+            "\u2581" + word[:3] + (" " + word[3:] if word[3:] else "") for word in line.split()
+        )
+        for line in REFERENCE
+    ]
+    (system,) = score(
+        reference, [write(generated(pieces))], subword="sentencepiece", tokenizer="none"
+    ).systems
+    assert system.bleu.score == pytest.approx(100) and system.bleu_tok.score == pytest.approx(100)
+
+
+def test_plain_file(files):
+    reference, write = files
+    path = write("".join(line + "\n" for line in DETOKENIZED), "plain")
+    (plain,) = score(reference, [path], plain=True).systems
+    (made,) = score(reference, [write(generated(SYSTEM))]).systems
+    assert (plain.bleu, plain.bleu_lc, plain.bleu_tok, plain.chrf) == (
+        made.bleu,
+        made.bleu_lc,
+        made.bleu_tok,
+        made.chrf,
+    )
+    with pytest.raises(ScoringError, match="has 4 lines but the reference has 5"):
+        score(
+            reference,
+            [write("".join(line + "\n" for line in DETOKENIZED[1:]), "short")],
+            plain=True,
+        )
+
+
+def test_last_bpe_mark_of_a_cut_hypothesis():
+    assert join_subwords(["a@@ b@@"], "bpe") == [
+        "ab"
+    ]  # fairseq: ("a@@ b@@" + " ").replace("@@ ", "").rstrip()
+
+
+# -- two systems --
+
+
+def noisy(lines, rate, seed):
+    rng = random.Random(seed)
+    return [
+        " ".join(word for word in line.split() if rng.random() > rate) or "nothing"
+        for line in lines
+    ]
+
+
+@pytest.mark.parametrize(
+    "metric", [BLEU(), BLEU(lowercase=True, tokenize="none", force=True), CHRF()]
+)
+def test_paired_bootstrap_is_sacrebleus(metric, monkeypatch):
+    from sacrebleu.significance import PairedTest
+
+    reference = REFERENCE * 6
+    first, second = noisy(reference, 0.2, 1), noisy(reference, 0.25, 2)
+    found = compare(metric, first, second, reference, samples=200, seed=7)
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    _, results = PairedTest(
+        [("a", first), ("b", second)], {"m": metric}, [reference], test_type="bs", n_samples=200
+    )()
+    one, two = next(value for key, value in results.items() if key != "System")
+    assert found.p_value == two.p_value and found.delta == two.score - one.score
+    # the same resamples, scored afresh from their text
+    draws = np.random.default_rng(7).choice(
+        len(reference), size=(200, len(reference)), replace=True
+    )
+    differences = [
+        metric.corpus_score([second[i] for i in draw], [[reference[i] for i in draw]]).score
+        - metric.corpus_score([first[i] for i in draw], [[reference[i] for i in draw]]).score
+        for draw in draws
+    ]
+    assert found.interval == pytest.approx(tuple(np.percentile(differences, [2.5, 97.5])), abs=1e-4)
+
+
+def test_systems_that_say_the_same_do_not_differ():
+    """sacrebleu's own p-value for them is 1 / (samples + 1)."""
+    found = compare(BLEU(), REFERENCE, REFERENCE, REFERENCE, samples=99, seed=1)
+    assert (found.delta, found.p_value, found.interval) == (0, 1, (0, 0))
+
+
+def test_seed_leaves_the_environment_alone(monkeypatch):
+    import os
+
+    monkeypatch.setenv("SACREBLEU_SEED", "99")
+    compare(BLEU(), REFERENCE, REFERENCE, REFERENCE, samples=5, seed=1)
+    assert os.environ["SACREBLEU_SEED"] == "99"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    compare(BLEU(), REFERENCE, REFERENCE, REFERENCE, samples=5, seed=1)
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+def test_report_of_two_systems(files):
+    reference, write = files
+    worse = noisy(SYSTEM, 0.3, 3)
+    report = score(
+        reference,
+        [write(generated(SYSTEM), "a.out"), write(generated(worse), "b.out")],
+        samples=50,
+        seed=3,
+    )
+    assert set(report.differences) == {"bleu", "bleu_lc", "bleu_tok", "chrf"} and (
+        report.samples,
+        report.seed,
+    ) == (50, 3)
+    for name, difference in report.differences.items():
+        first, second = (getattr(system, name).score for system in report.systems)
+        assert difference.delta == pytest.approx(second - first) and difference.delta < 0
+        assert (
+            difference.interval[0] <= difference.delta <= difference.interval[1]
+            and 0 < difference.p_value <= 1
+        )
+    table = format_report(report).splitlines()
+    assert "a.out" in table[1] and "b.out" in table[1] and table[1].endswith("p")
+    assert f"{report.systems[1].bleu.score:.2f}" in table[2] and "nrefs:1" in "\n".join(table)
+    assert len({len(line) for line in table[2:6]}) == 1  # aligned
+    assert report.as_dict()["differences"]["bleu"]["delta"] == report.differences["bleu"].delta
+
+
+# -- refusals --
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            generated(SYSTEM, [0, 1, 3]),
+            "3 of the 5 lines of the reference: 2 missing, the first is number 2; fairseq drops "
+            "the last batch unless",
+        ),
+        (
+            generated(SYSTEM + ["more"]),
+            "hypothesis for sentence 5, but the reference has only 5 lines",
+        ),
+        (generated(SYSTEM) + generated(SYSTEM), "holds? .*two outputs"),
+        (generated(SYSTEM)[:-40] + "\nH-4\t-0.1\tcut", "stops in the middle of its last line"),
+        ("nothing here\n", "no line that starts with H-"),
+        ("", "no line that starts with H-"),
+        (
+            generated([line.replace(" ", " \u2581") for line in SYSTEM]),
+            "give --subword sentencepiece",
+        ),
+    ],
+)
+def test_refused_outputs(files, text, words):
+    reference, write = files
+    with pytest.raises(ScoringError, match=words) as caught:
+        score(reference, [write(text)])
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_hypotheses_name_the_option(files):
+    reference, write = files
+    with pytest.raises(ScoringError, match="--required-batch-size-multiple 1"):
+        score(reference, [write(generated(SYSTEM[:4]))])
+
+
+def test_other_refusals(files, tmp_path):
+    reference, write = files
+    good = write(generated(SYSTEM))
+    with pytest.raises(
+        ScoringError, match="--subword is 'spm'; it must be one of bpe, sentencepiece, none"
+    ):
+        score(reference, [good], subword="spm")
+    with pytest.raises(ScoringError, match="--tokenizer is 'x'; it must be one of moses, none"):
+        score(reference, [good], tokenizer="x")
+    with pytest.raises(ScoringError, match="give --subword bpe"):
+        score(reference, [good], subword="none")
+    with pytest.raises(ScoringError, match="cannot be read: No such file"):
+        score(reference, [str(tmp_path / "none")])
+    with pytest.raises(ScoringError, match="got 3 systems"):
+        score(reference, [good] * 3)
+    with pytest.raises(ScoringError, match="--samples is 0"):
+        score(reference, [good], samples=0)
+    with pytest.raises(ScoringError, match="is empty"):
+        score(write("", "empty.en"), [good])
+    with pytest.raises(ScoringError, match="give --target-lang"):
+        score(write("x\n", "reference.txt1"), [good])
+    (tmp_path / "latin").write_bytes("H-0\t-1\tfünf\n".encode("latin-1"))
+    with pytest.raises(ScoringError, match="is not UTF-8"):
+        score(reference, [str(tmp_path / "latin")])
+
+
+# -- the self-test --
+
+
+def test_self_test_passes_and_its_numbers_are_right():
+    self_test()
+    # "the cat sat on a mat" against "the cat sat on the mat": 5/6 words (a is wrong), 3/5 pairs
+    # (the cat, cat sat, sat on), 2/4 triples, 1/3 fours; product 1/12, equal lengths
+    result = BLEU().corpus_score(["the cat sat on a mat"], [["the cat sat on the mat"]])
+    assert (result.counts, result.totals, result.bp) == ([5, 3, 2, 1], [6, 5, 4, 3], 1.0)
+    assert result.score == pytest.approx(100 * (1 / 12) ** 0.25) == pytest.approx(53.7285, abs=1e-4)
+    # both sentences: 11/12 * 8/10 * 6/8 * 4/6 = 11/30, and 12 words for 15
+    total = BLEU.compute_bleu(
+        correct=[11, 8, 6, 4], total=[12, 10, 8, 6], sys_len=12, ref_len=15, smooth_method="exp"
+    )
+    assert total.score == pytest.approx(100 * math.exp(-0.25) * (11 / 30) ** 0.25)
+
+
+def test_self_test_sees_a_missing_sacrebleu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(ScoringError, match="cannot be imported .*pip install"):
+        self_test()
+
+
+def test_self_test_sees_a_wrong_number(monkeypatch):
+    original = BLEU.compute_bleu
+
+    def wrong(correct, total, sys_len, ref_len, smooth_method="none", **more):
+        return original(correct, total, sys_len, sys_len, smooth_method=smooth_method, **more)
+
+    monkeypatch.setattr(BLEU, "compute_bleu", staticmethod(wrong))
+    with pytest.raises(ScoringError, match=r"gives BLEU 77\.8\d+ where 60\.6\d+ is right"):
+        self_test()
+
+
+def test_self_test_sees_another_interface(monkeypatch):
+    def changed(hypotheses, references):
+        raise TypeError("references must be a dict")
+
+    import sacrebleu
+
+    monkeypatch.setattr(sacrebleu, "corpus_bleu", changed)
+    with pytest.raises(
+        ScoringError, match="does not work as fairseq calls it .TypeError"
+    ) as caught:
+        self_test()
+    assert "\n" not in str(caught.value)
+
+
+def test_scoring_imports_no_fairseq():
+    import ast
+
+    with open(scoring.__file__) as stream:
+        tree = ast.parse(stream.read())
+    names = [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    names += [
+        node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and not node.level
+    ]
+    assert not any(name.split(".")[0] == "fairseq" for name in names)
