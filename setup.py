@@ -53,6 +53,9 @@ setup(
         "scipy",
         "matplotlib",
         "filelock",
+        "jinja2",
+        "pandas",
+        "tabulate",
     ],
     extras_require={
         "fairseq": FAIRSEQ,

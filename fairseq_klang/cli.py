@@ -10,6 +10,7 @@ import sys
 from .data.iwslt14 import BY_PRESET, PRESETS, prepare_iwslt14, preset_options
 from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
 from .errors import exit_status
+from .files import PACKAGE
 from .version import __version__
 
 
@@ -56,7 +57,7 @@ def _fields(args, cls):
 
 def user_dir(args):
     """Print the folder for fairseq's --user-dir."""
-    print(os.path.dirname(os.path.abspath(__file__)))
+    print(PACKAGE)
 
 
 def prepare_command(args):

@@ -17,6 +17,8 @@ import filelock
 from .errors import KlangError
 from .version import __version__
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__))  # what --user-dir names
+
 Path = Union[str, "os.PathLike[str]"]
 
 

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 
+from ..files import PACKAGE
 from ..version import __version__
 
-USER_DIR = os.path.dirname(os.path.abspath(__file__))
 FAIRSEQS = (
     "fairseq",
     "ve-fairseq",
@@ -109,7 +109,7 @@ def check_device():
     )
 
 
-def check_user_dir(folder=USER_DIR):
+def check_user_dir(folder=PACKAGE):
     """Whether fairseq can load this package as --user-dir, in a fresh process."""
     result = subprocess.run(
         [sys.executable, "-c", _IMPORT, folder],

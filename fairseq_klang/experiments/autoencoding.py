@@ -31,8 +31,8 @@ from tqdm import tqdm
 
 from ..analysis.clusters import cluster
 from ..analysis.curves import read_log
+from ..analysis.hypotheses import join_subwords
 from ..analysis.ratio import alpha_star, bleu_of, bleu_statistics
-from ..analysis.scoring import join_subwords
 from ..analysis.tokens import moses_detokenizer
 from ..errors import KlangError, exit_status
 from ..files import read_lines

@@ -23,6 +23,7 @@ from typing import Dict, List, Optional, Tuple
 from tqdm import tqdm
 
 from ..analysis import scoring
+from ..analysis.hypotheses import read_hypotheses
 from ..analysis.tokens import moses_tokenizer
 from ..errors import KlangError, exit_status
 from ..files import read_json, read_lines, sha256
@@ -288,9 +289,7 @@ def _bootstrap(first, second, samples):
         data = run.settings["data"]
         path = os.path.join(run.folder, f"gen.{run.test['subset']}.beam5.out")
         options = {"subword": data["subword"], "tokenizer": data["tokenizer"]}
-        systems.append(
-            scoring.read_hypotheses(path, len(reference), data["target"], **options).tokens
-        )
+        systems.append(read_hypotheses(path, len(reference), data["target"], **options).tokens)
     split = moses_tokenizer(first.settings["data"]["target"])
     metric, _ = scoring.metrics()["bleu_tok"]
     return scoring.compare(metric, *systems, [split(line) for line in reference], samples=samples)

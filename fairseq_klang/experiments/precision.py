@@ -308,7 +308,8 @@ def verdicts(rows):
 
 def collect(study, datas):
     """The rows of the table, over what is trained."""
-    from ..analysis.scoring import compare, metrics, read_hypotheses
+    from ..analysis.hypotheses import read_hypotheses
+    from ..analysis.scoring import compare, metrics
     from ..collision import min_bits
     from ..files import read_lines
 

@@ -10,7 +10,7 @@ import tempfile
 
 from tqdm import tqdm
 
-from ..analysis.scoring import join_subwords
+from ..analysis.hypotheses import join_subwords
 from ..analysis.tokens import is_blank, moses_detokenizer
 from ..data.prepare import PrepareOptions, apply_bpe, apply_sentencepiece, tokenizer
 from ..errors import KlangError

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_klang.analysis import scoring
-from fairseq_klang.analysis.scoring import (
-    ScoringError,
-    compare,
-    format_report,
-    join_subwords,
-    read_generated,
-    score,
-    self_test,
-)
+from fairseq_klang.analysis.hypotheses import ScoringError, join_subwords, read_generated
+from fairseq_klang.analysis.scoring import compare, format_report, score, self_test
 from fairseq_klang.analysis.tokens import moses_tokenizer
 from helpers.outputs import REFERENCE, SYSTEM, generated
 
