@@ -3,8 +3,8 @@
 import logging
 import os
 import tempfile
-import zipfile
 
+from ..checkpoints.whole import is_cut_short
 from ..errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -36,9 +36,7 @@ def check_restore_file(save_dir, restore_file):
         path = restore_file
     if not os.path.isfile(path):
         return
-    with open(path, "rb") as stream:
-        is_archive = stream.read(2) == b"PK" or not stream.read(1)
-    if is_archive and not zipfile.is_zipfile(path):
+    if is_cut_short(path):
         raise UsageError(
             f"checkpoint {path} was cut short while written: nothing was changed. Resume from "
             "another one with "
