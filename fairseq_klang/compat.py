@@ -49,26 +49,31 @@ def no_autocast(device_type):
 # -----------------------------------------------------
 
 
-def _safe_globals():
+def _checkpoint_globals():
     """The globals that fairseq's checkpoints hold beyond torch's own list: plain data, nothing that
     runs code.
 
     Which checkpoint needs which: Namespace, any trained from the command line; numpy, those with
-    BLEU meters (under both names that numpy 1 and 2 gave its module); omegaconf and builtins, a
-    state that rank 0 broadcasts when several processes resume.
+    BLEU meters (under both names that numpy 1 and 2 gave its module).
     """
-    from fairseq.distributed import utils as distributed_utils
-    from omegaconf import DictConfig, ListConfig
-    from omegaconf.base import ContainerMetadata, Metadata
-    from omegaconf.nodes import AnyNode
-
     core = getattr(np, "_core", None) or np.core
     allowed = [argparse.Namespace, np.ndarray, np.dtype]
     allowed += [type(np.dtype(name)) for name in ("int64", "int32", "float64", "float32", "bool")]
     for module in ("numpy._core.multiarray", "numpy.core.multiarray"):
         for function in (core.multiarray._reconstruct, core.multiarray.scalar):
             allowed.append((function, f"{module}.{function.__name__}"))
-    allowed += [DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata, typing.Any]
+    return allowed
+
+
+def _broadcast_globals():
+    """What a state holds beyond that where rank 0 sends it to the others, when several processes
+    resume."""
+    from fairseq.distributed import utils as distributed_utils
+    from omegaconf import DictConfig, ListConfig
+    from omegaconf.base import ContainerMetadata, Metadata
+    from omegaconf.nodes import AnyNode
+
+    allowed = [DictConfig, ListConfig, AnyNode, ContainerMetadata, Metadata, typing.Any]
     allowed += [collections.defaultdict, dict, list, int]
     allowed.append(distributed_utils._TensorPlaceholder)
     return allowed
@@ -81,7 +86,9 @@ def allow_checkpoint_globals():
     do there.
     """
     if hasattr(torch.serialization, "add_safe_globals"):
-        torch.serialization.add_safe_globals(_safe_globals())
+        torch.serialization.add_safe_globals(_checkpoint_globals())
+        if "fairseq" in sys.modules:  # only its processes receive such a state
+            torch.serialization.add_safe_globals(_broadcast_globals())
 
 
 # fairseq 0.12.2 saves a second copy of each encoder layer for torch's fast path; newer code refuses

@@ -7,10 +7,12 @@ import pytest
 import torch
 from fairseq.data.iterators import BufferedIterator
 
-import fairseq_klang  # noqa: F401
+import fairseq_klang
 from fairseq_klang import compat
 from fairseq_klang.checkpoints.reading import CheckpointError, load_checkpoint
 from fairseq_klang.compat import follow_training, strip_legacy_keys
+
+fairseq_klang.register()
 
 SAFE_LOADER = hasattr(torch.serialization, "add_safe_globals")
 

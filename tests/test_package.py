@@ -115,23 +115,57 @@ def test_spawned_workers_import_the_user_dir(joined_data, tmp_path):
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
 
 
-def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
-    (tmp_path / "fairseq.py").write_text("raise ImportError('no such thing here')\n")
-    code = "from fairseq_klang.losses import soft_bleu; print(soft_bleu.__name__)"
-    environment = dict(os.environ, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    result = subprocess.run(
+def python(code, path=ROOT):
+    """Run `code` in a fresh process outside the checkout, with `path` on its module path."""
+    return subprocess.run(
         [sys.executable, "-c", code],
-        env=environment,
+        env=dict(os.environ, PYTHONPATH=str(path)),
+        cwd=os.path.expanduser("~"),
         capture_output=True,
         text=True,
     )
-    assert result.stdout == "soft_bleu\n"
-    assert (
-        result.stderr
-        == "fairseq-klang needs fairseq (no such thing here): pip install 'fairseq-klang[fairseq]'\n"
+
+
+def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
+    (tmp_path / "fairseq.py").write_text("raise ImportError('no such thing here')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    result = python("from fairseq_klang.losses import soft_bleu; print(soft_bleu.__name__)", path)
+    assert (result.stdout, result.stderr) == ("soft_bleu\n", "")
+    result = python("import fairseq_klang; fairseq_klang.register()", path)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "fairseq-klang: error: fairseq-klang needs fairseq (no such thing here): pip install "
+        "'fairseq-klang[fairseq]'\n"
     )
-    doctor = run(
-        "fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": environment["PYTHONPATH"]}
-    )
+    doctor = run("fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": path})
     assert doctor.returncode == 1 and "Traceback" not in doctor.stderr + doctor.stdout
     assert "pip install 'fairseq-klang[fairseq]'" in doctor.stdout + doctor.stderr
+
+
+REGISTERED = """
+from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+print("restricted_softbleu" in CRITERION_REGISTRY, "lstm_dualhead" in ARCH_MODEL_REGISTRY,
+      "translation_dualhead" in TASK_REGISTRY)
+"""
+
+
+def test_everything_is_registered_after_fairseq_or_by_a_call():
+    after = "import fairseq\nimport fairseq_klang"
+    called = "import fairseq_klang\nfairseq_klang.register()\nfairseq_klang.register()"
+    for code in (after, called):
+        result = python(code + REGISTERED)
+        assert result.stdout == "True True True\n", code + result.stderr
+
+
+def test_the_command_line_starts_without_fairseq_and_torch():
+    code = """
+import sys
+from fairseq_klang.cli import main
+try:
+    main(["--version"])
+except SystemExit:
+    print([name for name in ("fairseq", "torch") if name in sys.modules])
+"""
+    assert python(code).stdout.splitlines()[1] == "[]"

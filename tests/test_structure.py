@@ -11,7 +11,7 @@ from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 
-import fairseq_klang  # noqa: F401
+import fairseq_klang
 from fairseq_klang.criterions.fused_cross_entropy import FusedCrossEntropyConfig
 from fairseq_klang.criterions.restricted_softbleu import RestrictedSoftBleuConfig
 from fairseq_klang.models.autoencoder import AutoencoderConfig
@@ -19,6 +19,8 @@ from fairseq_klang.quantization.qat import QatConfig
 from fairseq_klang.tasks.translation_autoencoding import TranslationAutoencodingConfig
 from fairseq_klang.tasks.translation_dualhead import TranslationDualHeadConfig
 from helpers.running import ROOT, USER_DIR
+
+fairseq_klang.register()
 
 
 def ours(registry):

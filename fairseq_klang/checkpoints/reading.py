@@ -5,7 +5,7 @@ import re
 
 import torch
 
-from ..compat import strip_legacy_keys
+from ..compat import allow_checkpoint_globals, strip_legacy_keys
 from ..errors import KlangError
 
 
@@ -26,6 +26,7 @@ def load_checkpoint(path):
     Raises CheckpointError, in one line, for a file that is missing, cut short, no checkpoint, or
     unsafe.
     """
+    allow_checkpoint_globals()
     try:
         state = torch.load(path, map_location="cpu", **_SAFE_LOAD)
     except FileNotFoundError:

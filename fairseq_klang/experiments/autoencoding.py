@@ -25,10 +25,11 @@ import sys
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from fairseq.sequence_generator import SequenceGenerator
 from tqdm import tqdm
 
+from .. import register
 from ..analysis.clusters import cluster
 from ..analysis.curves import read_log
 from ..analysis.hypotheses import join_subwords
@@ -785,7 +786,7 @@ def command(argv):
         options.out, "base", "checkpoint_best.pt"
     )
     torch.set_num_threads(options.threads)
-    utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
+    register()
     logging.getLogger().setLevel(logging.WARNING)  # fairseq's and matplotlib's remarks
     EXPERIMENTS[options.experiment](options)
 

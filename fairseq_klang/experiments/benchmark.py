@@ -45,8 +45,6 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from tqdm import tqdm
 
-import fairseq_klang  # noqa: F401
-
 from ..collision import collision_size
 from ..compat import HAS_TORCH_LINEAR_CROSS_ENTROPY
 from ..criterions.fused_cross_entropy import FusedCrossEntropyConfig, FusedCrossEntropyCriterion

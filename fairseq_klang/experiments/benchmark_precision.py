@@ -23,6 +23,7 @@ import time
 
 import torch
 
+from .. import register
 from ..errors import KlangError, exit_status
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -38,6 +39,7 @@ class BenchmarkError(KlangError):
 
 def training(data, arch, *more):
     """(model, criterion, task) of a fairseq-train command line."""
+    register()
     from fairseq import options, tasks
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -252,10 +254,9 @@ def measure(options):
     """Measure, print, and write --out."""
     check(options)
     if options.part == "step":
-        from fairseq import utils
         from fairseq.models import ARCH_MODEL_REGISTRY
 
-        utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
+        register()
         if options.arch not in ARCH_MODEL_REGISTRY or "dualhead" not in options.arch:
             raise BenchmarkError(
                 f"--arch is {options.arch}; it must be a dual-head architecture, which has "
@@ -264,8 +265,6 @@ def measure(options):
         seconds, ratio = time_steps(options.data, options.arch, options.rounds, options.max_tokens)
         result = {"arch": options.arch, "seconds": seconds, "step ratio": ratio}
     else:
-        import fairseq_klang  # noqa: F401
-
         result = serve(options)
     print(json.dumps(result, indent=2))
     if options.out:

@@ -525,8 +525,6 @@ def main(argv=None):
 
     from tqdm import tqdm
 
-    import fairseq_klang  # noqa: F401
-
     from ..errors import exit_status
 
     for name in ("fairseq", "fairseq_klang", "sacrebleu", "matplotlib"):

@@ -41,6 +41,7 @@ import zipfile
 import torch
 from tqdm import tqdm
 
+from .. import register
 from ..analysis.curves import write_report
 from ..errors import KlangError, exit_status
 from ..files import git_hash, read_json, sha256, versions, write_json
@@ -547,6 +548,7 @@ def split_flags(text):
 def check_flags(plan):
     """Let fairseq's own parsers read the commands, so that a mistyped flag is told now and not
     after the training. Raises RecipeError."""
+    register()
     from fairseq import options
 
     with tempfile.TemporaryDirectory() as folder:

@@ -14,10 +14,10 @@ import os
 import sys
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import checkpoint_utils
 from tqdm import tqdm
 
-USER_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from .. import register
 
 
 def shares(best, target, previous, scored):
@@ -82,7 +82,7 @@ def main():
     missing = [path for path in options.checkpoints if not os.path.isfile(path)]
     if missing:
         parser.error(f"no checkpoint {missing[0]}")
-    utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
+    register()
     results = {path: examine(path, options.data, options.subset) for path in options.checkpoints}
     print(
         f"{'checkpoint':40}  {'head':4}  {'= target':>8}  {'= previous':>10}  {'given before':>12}"

@@ -12,6 +12,7 @@ import tempfile
 import torch
 from tqdm import tqdm
 
+from .. import register
 from ..checkpoints.initialise import dictionary_fingerprint
 from ..checkpoints.reading import load_checkpoint
 from ..compat import strip_legacy_keys
@@ -72,6 +73,7 @@ class Check:
 def load_model(path, data, **overrides):
     """(model, task) of a checkpoint in evaluation mode, its dictionaries from the folder `data`;
     raises ExportError."""
+    register()
     from fairseq import checkpoint_utils
 
     if not os.path.isdir(data):

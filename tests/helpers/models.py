@@ -7,7 +7,9 @@ from fairseq import tasks
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-import fairseq_klang  # noqa: F401
+import fairseq_klang
+
+fairseq_klang.register()
 
 SMALL = {
     "transformer_dualhead": dict(

@@ -6,11 +6,13 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from fairseq.sequence_generator import SequenceGenerator
 
-import fairseq_klang  # noqa: F401
+import fairseq_klang
 from fairseq_klang.compat import strip_legacy_keys
 from fairseq_klang.errors import UsageError
 from fairseq_klang.models.heads import linear_head, read_heads
 from helpers.models import SMALL, batch, build, dictionary, small
+
+fairseq_klang.register()
 
 ARCHITECTURES = [name for name in sorted(ARCH_MODEL_REGISTRY) if "dualhead" in name]
 # Parameters in millions at V = 8,000 (DESIGN 3), which leaves the last digit open: the vocabulary
