@@ -41,7 +41,7 @@ def select(frame: pandas.DataFrame, **where: Any) -> pandas.DataFrame:
 
 
 def one(frame: pandas.DataFrame, **where: Any) -> pandas.Series:
-    """The only row whose columns hold these values. Raises PageError where there is none, or more."""
+    """The only row whose columns hold these values. Raises PageError where there is not one."""
     found = select(frame, **where)
     if len(found) != 1:
         asked = ", ".join(f"{column}={value!r}" for column, value in where.items())
@@ -63,7 +63,8 @@ def signed(value: Any, digits: int = 2) -> str:
 
 def interval(row: pandas.Series, digits: int = 2) -> str:
     """An estimate and its 95 % interval, as +0.25 [-0.54, +1.04]; the row has value, low, high."""
-    return f"{signed(row['value'], digits)} [{signed(row['low'], digits)}, {signed(row['high'], digits)}]"
+    value, low, high = (signed(row[name], digits) for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def verdict(word: str) -> str:
@@ -179,7 +180,9 @@ def pages(docs: str) -> List[Tuple[str, str]]:
     """
     environment = _environment(docs)
     found = []
-    names = [name for name in environment.list_templates() if name.endswith((".md.j2", "README.j2"))]
+    names = environment.list_templates(
+        filter_func=lambda name: name.endswith((".md.j2", "README.j2"))
+    )
     if not names:
         raise PageError(f"{os.path.join(docs, TEMPLATES)} holds no templates; name the docs folder")
     for name in sorted(names):
@@ -232,7 +235,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--docs", default="docs", metavar="DIR", help="folder of the documentation (default: docs)"
     )
     parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit with status 1 if a page would change"
+        "--check",
+        action="store_true",
+        help="write nothing; exit with status 1 if a page would change",
     )
 
 
