@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from .. import register
 from ..analysis.clusters import cluster
-from ..analysis.curves import read_log
+from ..analysis.logs import read_log
 from ..analysis.hypotheses import join_subwords
 from ..analysis.ratio import alpha_star, bleu_of, bleu_statistics
 from ..analysis.tokens import moses_detokenizer

@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 
-from ..analysis.curves import INNER, TRAIN, read_runs
+from ..analysis.logs import INNER, TRAIN, read_runs
 from ..errors import KlangError, exit_status
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -254,7 +254,7 @@ def seconds_per_update(folder):
     one."""
     import statistics
 
-    from ..analysis.curves import INNER, read_log
+    from ..analysis.logs import INNER, read_log
 
     values = [
         1 / row.value

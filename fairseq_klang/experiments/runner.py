@@ -353,7 +353,7 @@ def sentences(plan):
 def epoch_scores(path):
     """[{"epoch": 1, "bleu": ..., every other validation figure}] from a training log, one entry an
     epoch."""
-    from ..analysis.curves import read_log
+    from ..analysis.logs import read_log
 
     epochs = {}
     for row in read_log(path):

@@ -18,7 +18,7 @@ import time
 import pytest
 import torch
 
-from fairseq_klang.analysis.curves import read_log
+from fairseq_klang.analysis.logs import read_log
 from fairseq_klang.analysis.scoring import score
 from fairseq_klang.checkpoints.reading import load_checkpoint
 from helpers.running import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, run, toy_pairs
