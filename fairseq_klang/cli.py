@@ -112,6 +112,7 @@ def score_command(args):
         plain=args.plain,
         samples=args.samples,
         seed=args.seed,
+        sacrebleu_tokenize=args.sacrebleu_tokenize,
     )
     print(
         json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
@@ -353,6 +354,11 @@ def _score_parser(commands):
         "--target-lang",
         metavar="LANG",
         help="target language (default: the ending of the reference's name)",
+    )
+    parser.add_argument(
+        "--sacrebleu-tokenize",
+        metavar="NAME",
+        help="sacrebleu's tokenizer (default: the one it has for the target language)",
     )
     parser.add_argument(
         "--samples",

@@ -1,6 +1,7 @@
 """Files: text line by line, output whole or not at all, locks, JSON, hashes, and the commit of this
 code."""
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -10,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import zlib
-from typing import IO, Any, BinaryIO, Dict, Iterator, Optional, Type, Union
+from typing import IO, Any, BinaryIO, Dict, Iterable, Iterator, Optional, Type, Union
 
 import filelock
 
@@ -29,27 +30,34 @@ class TextError(KlangError):
     """A text file that cannot be read."""
 
 
-def read_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:
-    """Yield each line of a UTF-8 file (.gz or not), every run of white space made one space.
+def raw_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:
+    """Yield each line of a UTF-8 file with its end (only "\\n" is one), packed with gzip or not.
 
-    Only "\\n" ends a line: other separators that Python or fairseq would split at (U+2028, "\\r",
-    ...) become spaces, so that every later tool sees the same number of lines. Raises TextError
-    naming the file and line.
+    A byte order mark at the start of a line is dropped.
     stream: read this open binary stream, which errors call `path`.
+    Raises TextError naming the file and line.
     """
     number = 0
     try:
         with contextlib.ExitStack() as stack:
-            stream = stream or stack.enter_context(open(path, "rb"))
-            if str(path).endswith(".gz"):
-                stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
-            for number, line in enumerate(stream, 1):
-                yield " ".join(line.decode("utf-8-sig" if number == 1 else "utf-8").split())
+            if stream is None:
+                opened = stack.enter_context(open(path, "rb"))
+                packed = str(path).endswith(".gz") or opened.peek(2)[:2] == b"\x1f\x8b"
+                lines: Iterable[bytes] = (
+                    stack.enter_context(gzip.open(opened)) if packed else opened
+                )
+            else:
+                lines = stream
+            for number, line in enumerate(lines, 1):  # noqa: B007 (for the errors)
+                yield line.decode("utf-8").lstrip("\ufeff")
     except FileNotFoundError:
         raise TextError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
+        reason = error.reason
+        if number == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            reason = "it is UTF-16"
         raise TextError(
-            f"{path} line {number} is not UTF-8 ({error.reason}); convert the file, e.g. with iconv"
+            f"{path} line {number} is not UTF-8 ({reason}); convert the file, e.g. with iconv"
         ) from None
     except (EOFError, zlib.error) as error:
         raise TextError(
@@ -57,6 +65,17 @@ def read_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:
         ) from None
     except OSError as error:
         raise TextError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def read_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:
+    """Yield each line of a UTF-8 file as :func:`raw_lines` does, without its end and with every run
+    of white space made one space.
+
+    Other separators that Python or fairseq would split at (U+2028, "\\r", ...) become spaces, so
+    that every later tool sees the same number of lines.
+    """
+    for line in raw_lines(path, stream):
+        yield " ".join(line.split())
 
 
 # -- output ----------------------------------------------------------------------------------------

@@ -1,24 +1,20 @@
-"""What a model wrote: the output of fairseq-generate or plain text, as running text and as tokens."""
+"""What a model wrote, from fairseq-generate or as plain text: running text and tokens."""
 
-import contextlib
 import dataclasses
-import os
 import re
-from typing import List
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..errors import KlangError
-from ..files import read_lines
+from ..files import Path, raw_lines, read_lines
 from .tokens import moses_detokenizer, moses_tokenizer, unescape
 
-SUBWORDS = ("bpe", "sentencepiece", "none")
 PIECE_SPACE = "\u2581"  # sentencepiece's mark for the start of a word
+SUBWORDS = ("bpe", "sentencepiece", "none")
+_MARKS = {"bpe": "@@ ", "sentencepiece": PIECE_SPACE}
 
 
 class ScoringError(KlangError):
     """Hypotheses that cannot be scored against the reference, or a sacrebleu that does not work."""
-
-
-# -- reading ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -29,35 +25,23 @@ class Hypotheses:
     detokenized: List[str]  # running text
     tokens: List[str]  # Moses tokens joined by spaces, entities undone
     nbest: int = 1  # hypotheses for each sentence in the file; the first is the one used
+    notes: List[str] = dataclasses.field(default_factory=list)  # what a reader should know
 
 
-def _check_ends(path):
-    """Raise ScoringError when the last line has no end: whoever wrote the file was stopped."""
-    with contextlib.suppress(OSError), open(
-        path, "rb"
-    ) as stream:  # _log_lines tells of a file that cannot be opened
-        stream.seek(0, os.SEEK_END)
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                raise ScoringError(
-                    f"{path} stops in the middle of its last line; run fairseq-generate again to "
-                    "its end"
-                )
-
-
-def read_generated(path, count):
+def read_generated(path: Path, count: int) -> Tuple[List[str], int]:
     """The best hypothesis of each of `count` sentences from the output of fairseq-generate or
-    fairseq-interactive.
+    fairseq-interactive, plain or packed with gzip.
 
-    Uses the first `H-` line of each sentence; log lines and S-, T-, D-, P- lines are ignored, so a
-    reference rebuilt from ids is never read. Returns (lines in reference order, nbest).
-    Raises ScoringError unless the ids are exactly 0 .. count-1.
+    Uses the first `H-` line of each sentence. Other lines are ignored, T- and D- lines too, so that
+    a reference rebuilt from ids is never read. Returns (lines in reference order, nbest).
+    Raises ScoringError unless the ids are exactly 0 .. count-1, TextError for an unreadable file.
     """
-    _check_ends(path)
-    best, nbest, previous = {}, {}, None
-    for line in _log_lines(path):
-        found = re.match(r"H-(\d+)\t[^\t]*\t?(.*)", line)
+    best: Dict[int, str] = {}
+    nbest: Dict[int, int] = {}
+    previous, line, skips = None, "\n", False
+    for line in raw_lines(path):
+        skips = skips or "samples have invalid sizes and will be skipped" in line  # fairseq's words
+        found = re.match(r"H-(\d+)\t[^\t]*\t?(.*)", line.rstrip("\r\n"))
         if not found:
             continue
         number = int(found.group(1))
@@ -69,78 +53,96 @@ def read_generated(path, count):
         best.setdefault(number, found.group(2))
         nbest[number] = nbest.get(number, 0) + 1
         previous = number
+    if not line.endswith("\n"):
+        raise ScoringError(
+            f"{path} stops in the middle of its last line; run fairseq-generate again to its end"
+        )
     if not best:
         raise ScoringError(
             f"{path} has no line that starts with H-; give the output of fairseq-generate, or "
             "--plain for one translation a line"
         )
-    beyond = sorted(number for number in best if number >= count)
-    if beyond:
+    if max(best) >= count:
         raise ScoringError(
-            f"{path} has a hypothesis for sentence {beyond[-1]}, but the reference has only "
+            f"{path} has a hypothesis for sentence {max(best)}, but the reference has only "
             f"{count} lines; is it another test set?"
         )
     missing = [number for number in range(count) if number not in best]
     if missing:
+        reason = (
+            "fairseq skipped sentences longer than the model takes "
+            "(--skip-invalid-size-inputs-valid-test): split them in both files, or take them out"
+            if skips
+            else "fairseq drops the last batch unless fairseq-generate gets "
+            "--required-batch-size-multiple 1, and long sentences where it gets "
+            "--skip-invalid-size-inputs-valid-test"
+        )
         raise ScoringError(
             f"{path} has hypotheses for {len(best)} of the {count} lines of the reference: "
-            f"{len(missing)} missing, the first is number "
-            f"{missing[0]}; fairseq drops the last batch unless fairseq-generate gets "
-            "--required-batch-size-multiple 1"
+            f"{len(missing)} missing, the first is number {missing[0]}; {reason}"
         )
     return [best[number] for number in range(count)], max(nbest.values())
 
 
-def _log_lines(path):
-    """The lines of a generate output as they are, for tabs matter. Raises ScoringError."""
-    try:
-        with open(path, encoding="utf-8", newline="\n") as stream:
-            for line in stream:
-                yield line.rstrip("\r\n")
-    except OSError as error:
-        raise ScoringError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise ScoringError(
-            f"{path} is not UTF-8 ({error.reason}); run fairseq-generate with "
-            "PYTHONIOENCODING=utf-8"
-        ) from None
+def join_subwords(lines: Sequence[str], subword: str) -> List[str]:
+    """Undo the splitting of lines into units of the kind `subword`, one of SUBWORDS.
 
-
-def join_subwords(lines, subword):
-    """Undo the splitting into subwords; text whose splitting fairseq already undid (--remove-bpe)
-    stays as it is.
-
-    Raises ScoringError where `subword` is not one of SUBWORDS, or marks of another kind of subword
-    are left.
+    As fairseq's --remove-bpe does it. What looks like the mark of another kind is text.
     """
-    if subword not in SUBWORDS:
-        raise ScoringError(f"--subword is {subword!r}; it must be one of {', '.join(SUBWORDS)}")
-    pieces = any(PIECE_SPACE in line for line in lines)
-    if subword == "sentencepiece" and pieces:
+    if subword == "sentencepiece":
         return [line.replace(" ", "").replace(PIECE_SPACE, " ").strip() for line in lines]
-    if pieces:
-        raise ScoringError(
-            f"the hypotheses hold sentencepiece's mark {PIECE_SPACE}; give --subword sentencepiece"
-        )
     if subword == "bpe":
         return [re.sub(r"@@( |$)", "", line) for line in lines]
-    if any("@@ " in line for line in lines):
-        raise ScoringError("the hypotheses hold BPE's mark @@; give --subword bpe")
-    return lines
+    return list(lines)
 
 
-def read_hypotheses(path, count, lang, *, subword="bpe", tokenizer="moses", plain=False, name=None):
+def _undo_subwords(path: Path, lines: List[str], subword: str) -> Tuple[List[str], List[str]]:
+    """(running lines, notes) of an output whose splitting fairseq may have undone already.
+
+    A mark in most lines is one of subwords, a mark in some is text. Raises ScoringError where most
+    lines have the mark of another kind than `subword`.
+    """
+    notes = []
+    filled = sum(bool(line.strip()) for line in lines)
+    marked = {kind: sum(mark in line for line in lines) for kind, mark in _MARKS.items()}
+    for kind, mark in _MARKS.items():
+        if kind == subword or not marked[kind]:
+            continue
+        told = f"{marked[kind]} of the {len(lines)} hypotheses in {path} hold {kind}'s mark {mark}"
+        if 2 * marked[kind] > filled:
+            raise ScoringError(f"{told}; give --subword {kind}")
+        notes.append(f"{told.rstrip()}, taken as text; if it is none, give --subword {kind}")
+    if subword == "sentencepiece" and 2 * marked[subword] <= filled:  # each line of pieces has one
+        return lines, notes
+    return join_subwords(lines, subword), notes
+
+
+def read_hypotheses(
+    path: Path,
+    count: int,
+    lang: str,
+    *,
+    subword: str = "bpe",
+    tokenizer: str = "moses",
+    plain: bool = False,
+    name: Optional[str] = None,
+) -> Hypotheses:
     """One system's translations of `count` sentences into `lang`.
 
-    plain: the file is running text, one translation a line; `subword` and `tokenizer` are then not
-        used.
-    tokenizer: "moses" where the model writes Moses tokens, which are then detokenised; "none" where
-        it writes running text.
-    Raises ScoringError.
+    Args:
+        plain: the file is running text, one translation a line; `subword` and `tokenizer` are then
+            not used.
+        tokenizer: "moses" where the model writes Moses tokens, which are then detokenised; "none"
+            where it writes running text.
+    Raises:
+        ScoringError: options or hypotheses that do not fit the reference.
+        TextError: a file that cannot be read.
     """
-    nbest = 1
     if tokenizer not in ("moses", "none"):
         raise ScoringError(f"--tokenizer is {tokenizer!r}; it must be one of moses, none")
+    if subword not in SUBWORDS:
+        raise ScoringError(f"--subword is {subword!r}; it must be one of {', '.join(SUBWORDS)}")
+    nbest, notes = 1, []  # type: int, List[str]
     if plain:
         lines = list(read_lines(path))
         if len(lines) != count:
@@ -150,11 +152,9 @@ def read_hypotheses(path, count, lang, *, subword="bpe", tokenizer="moses", plai
             )
     else:
         lines, nbest = read_generated(path, count)
-        lines = join_subwords(lines, subword)
+        lines, notes = _undo_subwords(path, lines, subword)
     if plain or tokenizer == "none":
-        split = moses_tokenizer(lang)
-        return Hypotheses(name or str(path), lines, [split(line) for line in lines], nbest)
-    join = moses_detokenizer(lang)
-    return Hypotheses(
-        name or str(path), [join(line) for line in lines], [unescape(line) for line in lines], nbest
-    )
+        running, tokens = lines, list(map(moses_tokenizer(lang), lines))
+    else:
+        running, tokens = list(map(moses_detokenizer(lang), lines)), list(map(unescape, lines))
+    return Hypotheses(name or str(path), running, tokens, nbest, notes)

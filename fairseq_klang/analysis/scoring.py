@@ -13,7 +13,7 @@ import numpy as np
 
 from ..files import read_lines
 from .hypotheses import ScoringError, read_hypotheses
-from .tokens import moses_tokenizer
+from .tokens import bleu_tokenizer, moses_detokenizer, moses_tokenizer
 
 # -- scoring ---------------------------------------------------------------------------------------
 
@@ -24,6 +24,10 @@ MEASURES = {
     "bleu_tok": "BLEU on Moses tokens, lower-cased",
     "chrf": "chrF, detokenised, cased",
 }
+
+
+# BLEU of a reference that was tokenised and detokenised, below which a note tells of the loss.
+LOSSLESS = 98.0
 
 
 @dataclasses.dataclass
@@ -71,34 +75,48 @@ class ScoreReport:
     differences: Optional[dict] = None  # {measure: Difference}, with two systems
     samples: Optional[int] = None
     seed: Optional[int] = None
+    notes: List[str] = dataclasses.field(default_factory=list)  # what a reader should know
 
     def as_dict(self):
         """Plain lists and dicts, for JSON."""
         return dataclasses.asdict(self)
 
 
-def metrics():
+def metrics(tokenize="13a"):
     """{measure: (a fresh sacrebleu metric, whether it scores Moses tokens instead of running
-    text)}, in the order of MEASURES."""
+    text)}, in the order of MEASURES.
+
+    tokenize: sacrebleu's tokenizer for running text. Raises ScoringError where it cannot be had.
+    """
     from sacrebleu.metrics import BLEU, CHRF
 
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ScoringError(
+            f"--sacrebleu-tokenize is {tokenize!r}; it must be one of {', '.join(BLEU.TOKENIZERS)}"
+        )
+    try:
+        running = BLEU(tokenize=tokenize), BLEU(lowercase=True, tokenize=tokenize)
+    except Exception as error:  # a model to download, a missing package: each fails in its own way
+        raise ScoringError(
+            f"sacrebleu's tokenizer {tokenize} cannot be had ({' '.join(str(error).split())})"
+        ) from None
     return {
-        "bleu": (BLEU(), False),
-        "bleu_lc": (BLEU(lowercase=True), False),
+        "bleu": (running[0], False),
+        "bleu_lc": (running[1], False),
         # force: sacrebleu warns of tokenised text, which here is meant
         "bleu_tok": (BLEU(lowercase=True, tokenize="none", force=True), True),
         "chrf": (CHRF(), False),
     }
 
 
-def score_system(hypotheses, reference, lang):
+def score_system(hypotheses, reference, lang, tokenize="13a"):
     """All measures of one system (Hypotheses) against the raw reference lines; returns
-    SystemScore."""
+    SystemScore. tokenize: as in metrics."""
     self_test()
     split = moses_tokenizer(lang)
     tokens = [split(line) for line in reference]
     scores, measures = {}, {}
-    for name, (metric, on_tokens) in metrics().items():
+    for name, (metric, on_tokens) in metrics(tokenize).items():
         result = metric.corpus_score(
             hypotheses.tokens if on_tokens else hypotheses.detokenized,
             [tokens if on_tokens else reference],
@@ -170,6 +188,24 @@ def compare(metric, first, second, reference, samples=1000, seed=12345):
     return Difference(two.score - one.score, p_value, (float(low), float(high)))
 
 
+def detokenizing_note(reference, lang, tokenize):
+    """[a note] where Moses tokens cannot be turned back into this reference, else [].
+
+    Moses' rules for spaces are those of Latin scripts: elsewhere a perfect translation of tokens
+    may score far below 100.
+    """
+    split, join = moses_tokenizer(lang), moses_detokenizer(lang)
+    metric, _ = metrics(tokenize)["bleu"]
+    perfect = metric.corpus_score([join(split(line)) for line in reference], [reference]).score
+    if perfect > LOSSLESS:
+        return []
+    return [
+        f"the reference itself, split into Moses tokens and joined again, has BLEU {perfect:.2f}, "
+        "for Moses joins by the rules of Latin scripts; nothing is lost with klang prepare "
+        "--tokenizer none (then --tokenizer none here too), or with text joined elsewhere (--plain)"
+    ]
+
+
 def score(
     reference_path,
     paths,
@@ -180,38 +216,47 @@ def score(
     plain=False,
     samples=1000,
     seed=12345,
+    sacrebleu_tokenize=None,
 ):
     """Score one or two systems against a raw reference file; returns ScoreReport.
 
     lang: target language; None takes the ending of the reference's name (ref.en, ref.en.gz).
+    sacrebleu_tokenize: sacrebleu's tokenizer for running text; None takes the one for the language.
     The other arguments are those of read_hypotheses and compare. Raises ScoringError, or TextError
     for unreadable files.
     """
     self_test()
     if not 1 <= len(paths) <= 2:
         raise ScoringError(f"got {len(paths)} systems; score one, or two to compare them")
-    if samples < 1:
-        raise ScoringError(f"--samples is {samples}; it must be 1 or more")
+    if not 1 <= samples <= 100_000:
+        raise ScoringError(f"--samples is {samples}; it must be 1 to 100,000")
+    if seed < 0:
+        raise ScoringError(f"--seed is {seed}; it must be 0 or more")
     reference = list(read_lines(reference_path))
     if not reference:
         raise ScoringError(f"{reference_path} is empty")
     if lang is None:
         lang = re.sub(r"\.gz$", "", str(reference_path)).rpartition(".")[2]
-        if not re.fullmatch(r"[a-z]{2,3}", lang):
+        if not re.fullmatch("[a-z]{2,3}([_-][A-Za-z0-9]+)?", lang):
             raise ScoringError(
                 f"the name {reference_path} does not end in a language code such as .en; give "
                 "--target-lang"
             )
     options = {"subword": subword, "tokenizer": tokenizer, "plain": plain}
     systems = [read_hypotheses(path, len(reference), lang, **options) for path in paths]
+    tokenize, note = (sacrebleu_tokenize, None) if sacrebleu_tokenize else bleu_tokenizer(lang)
     report = ScoreReport(
-        str(reference_path), [score_system(system, reference, lang) for system in systems]
+        str(reference_path), [score_system(system, reference, lang, tokenize) for system in systems]
     )
+    report.notes += [note] if note else []
+    if tokenizer == "moses" and not plain:
+        report.notes += detokenizing_note(reference, lang, tokenize)
+    report.notes += [text for system in systems for text in system.notes]
     if len(systems) == 2:
         split = moses_tokenizer(lang)
         tokens = [split(line) for line in reference]
         report.samples, report.seed, report.differences = samples, seed, {}
-        for name, (metric, on_tokens) in metrics().items():
+        for name, (metric, on_tokens) in metrics(tokenize).items():
             texts = [system.tokens if on_tokens else system.detokenized for system in systems]
             report.differences[name] = compare(
                 metric, *texts, tokens if on_tokens else reference, samples, seed
@@ -271,6 +316,7 @@ def format_report(report):
             f"difference: second minus first; sacrebleu's paired bootstrap, {report.samples} "
             f"resamples, seed {report.seed}"
         )
+    lines += [f"note: {note}" for note in report.notes]
     for system in systems:
         if system.nbest > 1:
             lines.append(

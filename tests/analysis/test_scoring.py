@@ -6,12 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, CHRF
 
 from fairseq_klang.analysis import scoring
-from fairseq_klang.analysis.hypotheses import ScoringError, join_subwords, read_generated
+from fairseq_klang.analysis.hypotheses import ScoringError
 from fairseq_klang.analysis.scoring import compare, format_report, score, self_test
 from fairseq_klang.analysis.tokens import moses_tokenizer
 from helpers.outputs import REFERENCE, SYSTEM, generated
@@ -104,39 +102,11 @@ def test_escaped_tokens_score_the_same(files):
     ]
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.permutations(range(len(SYSTEM))), st.integers(1, 3))
-def test_order_and_nbest_do_not_matter(tmp_path_factory, order, nbest):
-    path = tmp_path_factory.mktemp("order") / "gen"
-    path.write_text(generated(SYSTEM, order, nbest))
-    assert read_generated(str(path), len(SYSTEM)) == (SYSTEM, nbest)
-
-
 def test_nbest_is_told(files):
     reference, write = files
     report = score(reference, [write(generated(SYSTEM, nbest=4))])
     assert report.systems[0].nbest == 4
     assert "4 hypotheses a sentence; the first of each was scored" in format_report(report)
-
-
-def test_interactive_output(files):
-    reference, write = files
-    lines = "".join(
-        f"S-{i}\tx\nW-{i}\t0.1\tseconds\nH-{i}\t-0.5\t{line}\nD-{i}\t-0.5\tdecoy\nP-{i}\t-0.1\n"
-        for i, line in enumerate(SYSTEM)
-    )
-    one, two = score(
-        reference, [write(lines, "a"), write(generated(SYSTEM), "b")], samples=10
-    ).systems
-    assert one.bleu == two.bleu and one.bleu_tok == two.bleu_tok
-
-
-def test_subwords_that_fairseq_already_joined(files):
-    reference, write = files
-    joined = [line.replace("@@ ", "") for line in SYSTEM]
-    for subword in ("bpe", "none", "sentencepiece"):
-        (system,) = score(reference, [write(generated(joined))], subword=subword).systems
-        assert system.bleu.score == BLEU().corpus_score(DETOKENIZED, [REFERENCE]).score
 
 
 def test_sentencepiece_without_tokenizer(files):
@@ -172,10 +142,55 @@ def test_plain_file(files):
         )
 
 
-def test_last_bpe_mark_of_a_cut_hypothesis():
-    assert join_subwords(["a@@ b@@"], "bpe") == [
-        "ab"
-    ]  # fairseq: ("a@@ b@@" + " ").replace("@@ ", "").rstrip()
+# -- languages --
+
+CHINESE = ["狗在花园里睡觉。", "火车正在过河。"]
+
+
+def plain_score(write, lines, lang, hypotheses=None, **options):
+    reference = write("".join(line + "\n" for line in lines), f"ref.{lang}")
+    path = write("".join(line + "\n" for line in hypotheses or lines), "plain")
+    return score(reference, [path], plain=True, **options)
+
+
+def test_chinese_is_scored_by_its_characters(files):
+    lines = CHINESE * 13 + [CHINESE[0][:4]]
+    wrong = [*lines[:26], CHINESE[1][:4]]
+    report = plain_score(files[1], lines, "zh", wrong)
+    (system,) = report.systems
+    expected = BLEU(trg_lang="zh").corpus_score(wrong, [lines])  # sacrebleu's own choice
+    assert system.bleu.score == expected.score > 90 and "tok:zh" in system.bleu.signature
+    assert "tok:zh" in system.bleu_lc.signature and report.notes == []
+    (system,) = plain_score(files[1], CHINESE, "zh").systems
+    assert system.bleu.score == pytest.approx(100)
+
+
+def test_the_tokenizer_can_be_chosen(files):
+    report = plain_score(files[1], CHINESE, "zh", sacrebleu_tokenize="char")
+    assert "tok:char" in report.systems[0].bleu.signature
+
+
+def test_a_tokenizer_that_stands_in_is_told(files):
+    thai = ["สุนัขนอน", "รถไฟวิ่ง"]
+    report = plain_score(files[1], thai, "th")
+    assert "tok:char" in report.systems[0].bleu.signature
+    assert "note: BLEU counts characters (char)" in format_report(report)
+
+
+RUSSIAN = ["Он сказал: «Я не знаю дороги, а ты?»"] * 3
+
+
+def test_what_joining_tokens_loses_is_told(files):
+    split = moses_tokenizer("ru")
+    reference = files[1]("".join(line + "\n" for line in RUSSIAN), "ref.ru")
+    perfect = files[1](generated([split(line) for line in RUSSIAN]))
+    report = score(reference, [perfect])
+    (note,) = report.notes
+    assert f"has BLEU {report.systems[0].bleu.score:.2f}" in note and "--plain" in note
+    assert report.systems[0].bleu.score < 95
+    running = files[1](generated(RUSSIAN), "running")
+    report = score(reference, [running], tokenizer="none")
+    assert report.notes == [] and report.systems[0].bleu.score == pytest.approx(100)
 
 
 # -- two systems --
@@ -263,65 +278,21 @@ def test_report_of_two_systems(files):
 # -- refusals --
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        (
-            generated(SYSTEM, [0, 1, 3]),
-            "3 of the 5 lines of the reference: 2 missing, the first is number 2; fairseq drops "
-            "the last batch unless",
-        ),
-        (
-            generated(SYSTEM + ["more"]),
-            "hypothesis for sentence 5, but the reference has only 5 lines",
-        ),
-        (generated(SYSTEM) + generated(SYSTEM), "holds? .*two outputs"),
-        (generated(SYSTEM)[:-40] + "\nH-4\t-0.1\tcut", "stops in the middle of its last line"),
-        ("nothing here\n", "no line that starts with H-"),
-        ("", "no line that starts with H-"),
-        (
-            generated([line.replace(" ", " \u2581") for line in SYSTEM]),
-            "give --subword sentencepiece",
-        ),
-    ],
-)
-def test_refused_outputs(files, text, words):
-    reference, write = files
-    with pytest.raises(ScoringError, match=words) as caught:
-        score(reference, [write(text)])
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_hypotheses_name_the_option(files):
-    reference, write = files
-    with pytest.raises(ScoringError, match="--required-batch-size-multiple 1"):
-        score(reference, [write(generated(SYSTEM[:4]))])
-
-
 def test_other_refusals(files, tmp_path):
     reference, write = files
     good = write(generated(SYSTEM))
-    with pytest.raises(
-        ScoringError, match="--subword is 'spm'; it must be one of bpe, sentencepiece, none"
-    ):
-        score(reference, [good], subword="spm")
-    with pytest.raises(ScoringError, match="--tokenizer is 'x'; it must be one of moses, none"):
-        score(reference, [good], tokenizer="x")
-    with pytest.raises(ScoringError, match="give --subword bpe"):
-        score(reference, [good], subword="none")
-    with pytest.raises(ScoringError, match="cannot be read: No such file"):
-        score(reference, [str(tmp_path / "none")])
     with pytest.raises(ScoringError, match="got 3 systems"):
         score(reference, [good] * 3)
-    with pytest.raises(ScoringError, match="--samples is 0"):
+    with pytest.raises(ScoringError, match="--samples is 0; it must be 1 to 100,000"):
         score(reference, [good], samples=0)
+    with pytest.raises(ScoringError, match="--seed is -1; it must be 0 or more"):
+        score(reference, [good, good], seed=-1)
+    with pytest.raises(ScoringError, match="--sacrebleu-tokenize is 'moses'; it must be one of"):
+        score(reference, [good], sacrebleu_tokenize="moses")
     with pytest.raises(ScoringError, match="is empty"):
         score(write("", "empty.en"), [good])
     with pytest.raises(ScoringError, match="give --target-lang"):
         score(write("x\n", "reference.txt1"), [good])
-    (tmp_path / "latin").write_bytes("H-0\t-1\tfünf\n".encode("latin-1"))
-    with pytest.raises(ScoringError, match="is not UTF-8"):
-        score(reference, [str(tmp_path / "latin")])
 
 
 # -- the self-test --

@@ -41,8 +41,8 @@ from helpers.text import lines_of, pairs
 
 GOOD = [
     (
-        "Der Brief Nr. %d liegt hier, nicht dort." % number,
-        "Letter no. %d lies here, not there." % number,
+        f"Der Brief Nr. {number} liegt hier, nicht dort.",
+        f"Letter no. {number} lies here, not there.",
     )
     for number in range(1, 64)
 ]
