@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 
 class KlangError(ValueError, SystemExit):
@@ -13,7 +14,7 @@ class KlangError(ValueError, SystemExit):
     caught by who calls the library.
     """
 
-    def __init__(self, message):
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = f"fairseq-klang: error: {message}"
 
@@ -22,18 +23,26 @@ class UsageError(KlangError):
     """Options or data that do not go together in one of fairseq's commands."""
 
 
+def check_options(rules: Iterable[Tuple[str, Any, bool, str]]) -> None:
+    """Raise UsageError for the first of `rules`, each (option, value given, whether it is legal,
+    legal values), that is broken."""
+    for option, value, legal, values in rules:
+        if not legal:
+            raise UsageError(f"{option} is {value}; it must be {values}")
+
+
 class NotFiniteError(KlangError, FloatingPointError):
     """A loss that is nan or inf."""
 
 
-def _drop_output():
+def _drop_output() -> None:
     """Send what standard output still holds nowhere, so that Python does not try again to write it
     when it ends."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def exit_status(program, action, resumes=True):
+def exit_status(program: str, action: Callable[[], Optional[int]], resumes: bool = True) -> int:
     """Run `action()` as the whole of a command; returns its exit status.
 
     The status is what the action returns (None is 0), 2 for bad input or a file that cannot be

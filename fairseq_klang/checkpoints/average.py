@@ -7,7 +7,9 @@ import torch
 from tqdm import tqdm
 
 from ..errors import KlangError
+from ..files import written
 from .reading import load_checkpoint
+from .saving import write_checkpoint
 
 
 class AverageError(KlangError):
@@ -128,15 +130,5 @@ def average_to_file(paths, output, load=load_checkpoint):
     output = str(output)
     if os.path.realpath(output) in [os.path.realpath(str(path)) for path in paths]:
         raise AverageError(f"--output {output} is one of the inputs; choose another name")
-    folder = os.path.dirname(os.path.abspath(output))
-    if not os.path.isdir(folder):
-        raise AverageError(f"--output {output}: the folder {folder} does not exist")
-    state = average(paths, load)
-    partial = output + ".partial"
-    try:
-        torch.save(state, partial)
-        os.replace(partial, output)
-    except (OSError, RuntimeError) as error:  # torch raises RuntimeError when the disk is full
-        if os.path.exists(partial):
-            os.remove(partial)
-        raise AverageError(f"{output} cannot be written: {error}") from None
+    with written(output, "wb") as stream:  # first, so that a place that cannot be written is told
+        write_checkpoint(average(paths, load), stream)

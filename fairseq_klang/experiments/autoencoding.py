@@ -37,9 +37,10 @@ from ..analysis.ratio import alpha_star, bleu_of, bleu_statistics
 from ..analysis.tokens import moses_detokenizer
 from ..errors import KlangError, exit_status
 from ..files import read_lines
-from ..learning.adaptation import Adapter, Replay
+from ..learning.adaptation import Adapter
 from ..learning.objectives import SourceObjective, mean_states
 from ..models.autoencoder import check_source_passes, reconstruction_model
+from ..tasks.adapting import Replay
 
 USER_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -3,26 +3,18 @@
 
 import contextlib
 import copy
-import logging
 import math
-import os
 import zlib
 from collections import namedtuple
 
 import numpy as np
 import torch
 
-from ..checkpoints.reading import load_checkpoint
 from ..compat import without_encoder_fast_path
-from ..errors import KlangError, UsageError
-from ..losses import fused_cross_entropy
-from ..models.heads import read_heads
-
-logger = logging.getLogger(__name__)
+from ..errors import UsageError
 
 PARAMETERS = ("encoder", "all")
 RESETS = ("sentence", "never")
-REPLAY_SENTENCES = 16  # of one translation step on replay data
 
 LearnReport = namedtuple("LearnReport", "losses before after stopped")
 LearnReport.__doc__ = """`losses`: the objective at each step, per unit, with dropout and noise;
@@ -54,34 +46,6 @@ def adaptable_parameters(model, which):
 def not_finite(loss):
     """None, or the reason to stop that a loss (a number) of nan or inf is."""
     return None if math.isfinite(loss) else f"the objective is {loss}"
-
-
-class Replay:
-    """Translation steps on parallel data, between those on the source.
-
-    dataset: a fairseq LanguagePairDataset with targets; pad: the target's padding id.
-    """
-
-    def __init__(self, dataset, pad):
-        self.dataset, self.pad = dataset, pad
-
-    def loss(self, model, seed, device):
-        """Cross-entropy per token of REPLAY_SENTENCES pairs, which `seed` (a sequence) draws."""
-        chosen = np.random.default_rng(list(seed)).integers(
-            len(self.dataset), size=REPLAY_SENTENCES
-        )
-        sample = self.dataset.collater([self.dataset[int(i)] for i in chosen])
-        net_input = {name: value.to(device) for name, value in sample["net_input"].items()}
-        target = sample["target"].to(device).flatten()
-        heads = read_heads(model, net_input)
-        result = fused_cross_entropy(
-            heads.features.flatten(0, 1),
-            heads.ce.weight,
-            target,
-            bias=heads.ce.bias,
-            ignore_index=self.pad,
-        )
-        return result.weighted.sum() / sample["ntokens"]
 
 
 class Adapter:
@@ -276,26 +240,3 @@ class Adapter:
             for parameter, value in zip(self.chosen, weights):
                 parameter.copy_(value)
         self.optimizer.load_state_dict(copy.deepcopy(optimizer))
-
-
-def save_adapted(model, trained, path):
-    """Write `model`'s weights to `path` as a checkpoint like the one at `trained`, which it was
-    loaded from.
-
-    The optimiser's state of the training is left out, since it belongs to other weights. The file
-    appears when complete. Raises KlangError where it cannot be written.
-    """
-    state = {
-        key: value
-        for key, value in load_checkpoint(trained).items()
-        if key != "last_optimizer_state"
-    }
-    state["model"] = model.state_dict()
-    partial = f"{path}.partial"
-    try:
-        torch.save(state, partial)
-        os.replace(partial, path)
-    except (OSError, RuntimeError) as error:  # torch raises RuntimeError when the disk is full
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        raise KlangError(f"--adapt-save {path} cannot be written: {error}") from None

@@ -1,17 +1,13 @@
 """`translation_autoencoding`: translation that also learns from the source alone, in training and
-while translating (DESIGN 3 and 4)."""
+while translating."""
 
-import atexit
 import contextlib
 import logging
 import math
 import os
-import signal
-import sys
-import threading
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from fairseq import utils
@@ -20,17 +16,12 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
-from fairseq.tasks.translation import load_langpair_dataset
-from omegaconf import II
 
 from ..checkpoints.initialise import dictionary_fingerprint, initialise_encoder_from
-from ..compat import is_training_command, is_validation_command
-from ..errors import KlangError, NotFiniteError, UsageError
-from ..learning.adaptation import PARAMETERS, RESETS, Adapter, Replay, save_adapted
-from ..learning.noise import NOISES
-from ..learning.objectives import OBJECTIVES, SourceObjective, strip_padding
+from ..errors import NotFiniteError, UsageError, check_options
+from ..learning.objectives import OBJECTIVES, strip_padding
 from ..models.autoencoder import check_source_passes
-from .translation_dualhead import TranslationDualHeadConfig, TranslationDualHeadTask
+from .adapting import AdaptingConfig, AdaptingTask
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +29,9 @@ NO_TARGET = "None"  # what fairseq-preprocess --only-source writes for the targe
 
 
 @dataclass
-class TranslationAutoencodingConfig(TranslationDualHeadConfig):
-    """The flags of translation_dualhead, and those of learning from the source, with their legal
-    ranges in :meth:`check`."""
+class TranslationAutoencodingConfig(AdaptingConfig):
+    """The flags of learning while translating, and those of training on the source, with their
+    legal ranges in :meth:`check`."""
 
     ae_objective: ChoiceEnum(OBJECTIVES) = field(
         default="autoencoding", metadata={"help": "what training learns from the source alone"}
@@ -66,22 +57,6 @@ class TranslationAutoencodingConfig(TranslationDualHeadConfig):
         default=False,
         metadata={"help": "train on source text alone; the data folder needs no target"},
     )
-    ae_noise: ChoiceEnum(NOISES) = field(
-        default="none",
-        metadata={"help": "noise on the input of autoencoding, seeded by epoch and sentence"},
-    )
-    ae_noise_rate: float = field(
-        default=0.15,
-        metadata={
-            "help": (
-                "probability that a word is masked, dropped or swapped; between 0 and 1, 0 and "
-                "1 excluded"
-            )
-        },
-    )
-    contrastive_temperature: float = field(
-        default=0.05, metadata={"help": "temperature of the contrastive objective, above 0"}
-    )
     init_encoder_from: Optional[str] = field(
         default=None,
         metadata={
@@ -90,158 +65,80 @@ class TranslationAutoencodingConfig(TranslationDualHeadConfig):
             )
         },
     )
-    adapt_steps: int = field(
-        default=0,
-        metadata={
-            "help": (
-                "in fairseq-generate and -interactive, steps on the source before it is translated"
-            )
-        },
-    )
-    adapt_lr: float = field(
-        default=1e-4, metadata={"help": "learning rate of these steps (Adam), above 0"}
-    )
-    adapt_objective: ChoiceEnum(OBJECTIVES) = field(
-        default="autoencoding", metadata={"help": "what these steps learn"}
-    )
-    adapt_parameters: ChoiceEnum(PARAMETERS) = field(
-        default="encoder",
-        metadata={"help": "what these steps change: the encoder's own weights, or all weights"},
-    )
-    adapt_reset: ChoiceEnum(RESETS) = field(
-        default="sentence",
-        metadata={
-            "help": (
-                "sentence: each one starts from the checkpoint; never: go on learning, batch "
-                "by batch"
-            )
-        },
-    )
-    adapt_patience: int = field(
-        default=3,
-        metadata={
-            "help": (
-                "take the steps back when the objective rises this many times in a row; 0 "
-                "never does. Always taken back: steps after which it is higher than before"
-            )
-        },
-    )
-    adapt_replay: float = field(
-        default=0.0,
-        metadata={
-            "help": (
-                "translation steps on --adapt-replay-data for each step on the source, 0 or more"
-            )
-        },
-    )
-    adapt_replay_data: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": (
-                "folder of fairseq-preprocess whose training split is replayed; same dictionaries"
-            )
-        },
-    )
-    adapt_save: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": (
-                "with --adapt-reset never, write the adapted model to this checkpoint at the end"
-            )
-        },
-    )
-    # Options of other groups; fairseq fills them in.
-    seed: int = II("common.seed")
-    path: Optional[str] = II("common_eval.path")
 
     @staticmethod
-    def check(cfg):
-        """Raise UsageError (option, value given, legal values) for a value out of range, and
+    def learns_source(cfg: Any) -> bool:
+        """Whether training learns from the source at all."""
+        return bool(cfg.source_only or cfg.ae_ratio or cfg.ae_weight)
+
+    @staticmethod
+    def check(cfg: Any) -> None:
+        """Raise UsageError (option, value given, legal values) for a value out of range, and for
         options that do not go together."""
-        adapting = cfg.adapt_steps > 0
-        objective = cfg.adapt_objective if adapting else cfg.ae_objective
-        rules = [
-            ("--ae-ratio", cfg.ae_ratio, 0 <= cfg.ae_ratio < math.inf, "a number of 0 or more"),
-            ("--ae-weight", cfg.ae_weight, 0 <= cfg.ae_weight < math.inf, "a number of 0 or more"),
-            (
-                "--ae-weight",
-                cfg.ae_weight,
-                not (cfg.ae_weight and cfg.ae_ratio),
-                "0 where --ae-ratio is given: choose one",
-            ),
-            (
-                "--ae-noise-rate",
-                cfg.ae_noise_rate,
-                0 < cfg.ae_noise_rate < 1,
-                "above 0 and below 1",
-            ),
-            (
-                "--contrastive-temperature",
-                cfg.contrastive_temperature,
-                0 < cfg.contrastive_temperature < math.inf,
-                "above 0",
-            ),
-            ("--adapt-steps", cfg.adapt_steps, cfg.adapt_steps >= 0, "0 or more"),
-            (
-                "--adapt-steps",
-                cfg.adapt_steps,
-                not (adapting and (is_training_command() or is_validation_command())),
-                "0 in training and validation: it is for fairseq-generate and fairseq-interactive",
-            ),
-            ("--adapt-lr", cfg.adapt_lr, 0 < cfg.adapt_lr < math.inf, "above 0"),
-            ("--adapt-patience", cfg.adapt_patience, cfg.adapt_patience >= 0, "0 (never) or more"),
-            (
-                "--adapt-replay",
-                cfg.adapt_replay,
-                0 <= cfg.adapt_replay < math.inf,
-                "a number of 0 or more",
-            ),
-            (
-                "--adapt-replay",
-                cfg.adapt_replay,
-                bool(cfg.adapt_replay) == bool(cfg.adapt_replay_data),
-                "above 0 where --adapt-replay-data is given, and 0 where it is not",
-            ),
-            (
-                "--adapt-save",
-                cfg.adapt_save,
-                not cfg.adapt_save or (adapting and cfg.adapt_reset == "never"),
-                "left out unless --adapt-steps is above 0 and --adapt-reset is never: otherwise "
-                "nothing learnt is left",
-            ),
-            (
-                "--adapt-objective",
-                cfg.adapt_objective,
-                not (
-                    adapting
-                    and cfg.adapt_objective == "contrastive"
-                    and cfg.adapt_reset == "sentence"
+        check_options(
+            AdaptingConfig.rules(cfg)
+            + [
+                ("--ae-ratio", cfg.ae_ratio, 0 <= cfg.ae_ratio < math.inf, "a number of 0 or more"),
+                (
+                    "--ae-weight",
+                    cfg.ae_weight,
+                    0 <= cfg.ae_weight < math.inf,
+                    "a number of 0 or more",
                 ),
-                "autoencoding or masked_lm with --adapt-reset sentence: contrastive learns from "
-                "the other sentences of a batch",
+                (
+                    "--ae-weight",
+                    cfg.ae_weight,
+                    not (cfg.ae_weight and cfg.ae_ratio),
+                    "0 where --ae-ratio is given: choose one",
+                ),
+                (
+                    "--source-only",
+                    cfg.source_only,
+                    not (cfg.source_only and (cfg.ae_ratio or cfg.ae_weight or cfg.eval_bleu)),
+                    "left out with --ae-ratio, --ae-weight and --eval-bleu, which need a target",
+                ),
+                (
+                    "--init-encoder-from",
+                    cfg.init_encoder_from,
+                    not (cfg.init_encoder_from and cfg.init_from),
+                    "left out where --init-from is given",
+                ),
+            ]
+        )
+
+    @classmethod
+    def check_effect(cls, cfg: Any) -> None:
+        """Raise UsageError for an option that was given and that nothing reads."""
+        learns, adapts = cls.learns_source(cfg), cfg.adapt_steps > 0
+        objectives = [cfg.ae_objective] * learns + [cfg.adapt_objective] * adapts
+        training = "without --ae-ratio, --ae-weight or --source-only"
+        learning = (
+            "unless training (--ae-ratio, --ae-weight, --source-only) or --adapt-steps learns"
+        )
+        used = {
+            "ae_objective": (learns, training),
+            "ae_noise": ("autoencoding" in objectives, f"{learning} autoencoding"),
+            "ae_noise_rate": (
+                cfg.ae_noise != "none" or "masked_lm" in objectives,
+                "without --ae-noise or the objective masked_lm",
             ),
+            "contrastive_temperature": (
+                "contrastive" in objectives,
+                f"{learning} contrastive",
+            ),
+        }
+        for name in cls.__dataclass_fields__:
+            if name.startswith("adapt_") and name != "adapt_steps":
+                used[name] = (adapts, "without --adapt-steps")
+        check_options(
             (
-                "--source-only",
-                cfg.source_only,
-                not (cfg.source_only and (cfg.ae_ratio or cfg.ae_weight or cfg.eval_bleu)),
-                "left out with --ae-ratio, --ae-weight and --eval-bleu, which need a target",
-            ),
-            (
-                "--ae-noise",
-                cfg.ae_noise,
-                cfg.ae_noise == "none" or objective == "autoencoding",
-                "none unless the objective is autoencoding",
-            ),
-            (
-                "--init-encoder-from",
-                cfg.init_encoder_from,
-                not (cfg.init_encoder_from and cfg.init_from),
-                "left out where --init-from is given",
-            ),
-        ]
-        for option, value, legal, values in rules:
-            if not legal:
-                raise UsageError(f"{option} is {value}; it must be {values}")
+                "--" + name.replace("_", "-"),
+                getattr(cfg, name),
+                has_effect or getattr(cfg, name) == cls.__dataclass_fields__[name].default,
+                f"left out {where}: it would have no effect",
+            )
+            for name, (has_effect, where) in used.items()
+        )
 
 
 def is_source_update(update, ratio):
@@ -256,29 +153,6 @@ def is_source_update(update, ratio):
     return math.floor((update + 1) * share) > math.floor(update * share)
 
 
-def _row(sample, row, sentence, pad):
-    """The batch of one that holds the sentence of `row` without padding; pad: the target's."""
-
-    def cut(part):
-        return {
-            name: value[row : row + 1] if torch.is_tensor(value) and value.dim() else value
-            for name, value in part.items()
-        }
-
-    alone = cut({name: value for name, value in sample.items() if name != "net_input"})
-    alone["net_input"] = dict(cut(sample["net_input"]), src_tokens=sentence[None])
-    if (
-        alone.get("target") is not None
-    ):  # for --score-reference; the decoder's input is padded where the target is
-        there = alone["target"][0].ne(pad)
-        alone["target"] = alone["target"][:, there]
-        if alone["net_input"].get("prev_output_tokens") is not None:
-            alone["net_input"]["prev_output_tokens"] = alone["net_input"]["prev_output_tokens"][
-                :, there
-            ]
-    return alone
-
-
 class _NoMetrics:
     """Stands in for the criterion where an update was none of its own."""
 
@@ -288,7 +162,7 @@ class _NoMetrics:
 
 
 @register_task("translation_autoencoding", dataclass=TranslationAutoencodingConfig)
-class TranslationAutoencodingTask(TranslationDualHeadTask):
+class TranslationAutoencodingTask(AdaptingTask):
     """Translation with any criterion, mixed with learning from the source; and learning while
     translating."""
 
@@ -296,8 +170,7 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
         super().__init__(cfg, src_dict, tgt_dict)
         TranslationAutoencodingConfig.check(cfg)
         self.epoch, self.warned = 1, False
-        self.adapt_steps, self.adapters = cfg.adapt_steps, []
-        self.training_objective = self._objective(cfg.ae_objective)
+        self.training_objective = self.objective(cfg.ae_objective)
         # Goes into checkpoints, so that --init-encoder-from can tell another dictionary.
         self.state.merge_state_dict({"source_dictionary": dictionary_fingerprint(src_dict)})
 
@@ -308,7 +181,8 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
 
         Raises UsageError.
         """
-        TranslationAutoencodingConfig.check(cfg)
+        if not kwargs.get("from_checkpoint"):
+            TranslationAutoencodingConfig.check_effect(cfg)
         if not cfg.source_only:
             try:
                 return super().setup_task(cfg, **kwargs)
@@ -336,31 +210,15 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
         target = cls.load_dictionary(paths[1]) if os.path.isfile(paths[1]) else source
         return cls(cfg, source, target)
 
-    def _objective(self, name):
-        noise = self.cfg.ae_noise if name == "autoencoding" else "none"
-        return SourceObjective(
-            name,
-            self.source_dictionary,
-            noise,
-            self.cfg.ae_noise_rate,
-            self.cfg.contrastive_temperature,
-        )
-
     @property
     def learns_source(self):
         """Whether training learns from the source at all."""
-        return bool(self.cfg.source_only or self.cfg.ae_ratio or self.cfg.ae_weight)
+        return TranslationAutoencodingConfig.learns_source(self.cfg)
 
     def build_model(self, cfg, from_checkpoint=False):
         """Build the model, check that it can learn what is asked for, and start its encoder from
         `--init-encoder-from`."""
-        # fairseq builds a generator here for --eval-bleu, before the weights are loaded; nothing
-        # may adapt that model.
-        steps, self.adapt_steps = self.adapt_steps, 0
-        try:
-            model = super().build_model(cfg, from_checkpoint)
-        finally:
-            self.adapt_steps = steps
+        model = super().build_model(cfg, from_checkpoint)
         if self.learns_source:
             check_source_passes(model, self.cfg.ae_objective, "--ae-objective")
         if self.cfg.init_encoder_from and not from_checkpoint:
@@ -482,175 +340,3 @@ class TranslationAutoencodingTask(TranslationDualHeadTask):
                 # fairseq wants a loss of every update; where translation has one, this one does not
                 # enter its mean.
                 metrics.log_scalar("loss", loss, units if self.cfg.source_only else 0, round=3)
-
-    # -- translating -------------------------------------------------------------------------------
-
-    def build_generator(self, models, args, *more, **kwargs):
-        """fairseq's generator; prepares the models to learn where --adapt-steps asks for it.
-
-        Raises UsageError for models that cannot.
-        """
-        if self.adapt_steps:
-            for model in models:
-                check_source_passes(model, self.cfg.adapt_objective, "--adapt-objective")
-            replay = self._load_replay() if self.cfg.adapt_replay else None
-            self.adapters = [self._adapter(model, replay) for model in models]
-            if self.cfg.adapt_save:
-                self._save_at_exit(models)
-        return super().build_generator(models, args, *more, **kwargs)
-
-    def _save_at_exit(self, models):
-        """fairseq's commands end without a word to the task, so Python's own end is used; it comes
-        after an interrupt too.
-
-        Raises UsageError where the model could not be written.
-        """
-        path, trained = self.cfg.adapt_save, utils.split_paths(self.cfg.path or "")
-        if len(models) > 1 or len(trained) != 1:
-            raise UsageError("--adapt-save writes one model; name one checkpoint with --path")
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.access(folder, os.W_OK):
-            raise UsageError(
-                f"--adapt-save {path}: the folder {folder} does not exist or cannot be written; "
-                "name another one"
-            )
-        if os.path.isdir(path):
-            raise UsageError(f"--adapt-save {path} is a folder; name a file in it")
-        if os.path.realpath(path) == os.path.realpath(trained[0]):
-            raise UsageError(
-                f"--adapt-save {path} is the checkpoint of --path, whose optimiser would be lost; "
-                "name another file"
-            )
-
-        def save():
-            try:
-                save_adapted(models[0], trained[0], path)
-                logger.info(f"--adapt-save: the adapted model is in {path}")
-            except KlangError as error:
-                logger.error(str(error))
-                sys.stdout.flush()
-                logging.shutdown()
-                os._exit(1)  # what an exit handler raises does not change the exit status
-
-        atexit.register(save)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-            )  # its default ends without exit handlers
-
-    def _adapter(self, model, replay):
-        cfg = self.cfg
-        return Adapter(
-            model,
-            self._objective(cfg.adapt_objective),
-            steps=cfg.adapt_steps,
-            lr=cfg.adapt_lr,
-            parameters=cfg.adapt_parameters,
-            patience=cfg.adapt_patience,
-            seed=cfg.seed,
-            replay=replay,
-            ratio=cfg.adapt_replay,
-        )
-
-    def _load_replay(self):
-        folder, cfg = self.cfg.adapt_replay_data, self.cfg
-        for language, own in (
-            (cfg.source_lang, self.source_dictionary),
-            (cfg.target_lang, self.target_dictionary),
-        ):
-            path = os.path.join(folder, f"dict.{language}.txt")
-            if not os.path.isfile(path):
-                raise UsageError(
-                    f"--adapt-replay-data {folder} holds no dict.{language}.txt; name the folder "
-                    "that fairseq-preprocess wrote"
-                )
-            if dictionary_fingerprint(self.load_dictionary(path)) != dictionary_fingerprint(own):
-                raise UsageError(
-                    f"--adapt-replay-data {folder}: its dictionary dict.{language}.txt differs "
-                    "from the model's; binarise it with "
-                    "fairseq-preprocess --srcdict and --tgtdict"
-                )
-        try:
-            dataset = load_langpair_dataset(
-                folder,
-                "train",
-                cfg.source_lang,
-                self.source_dictionary,
-                cfg.target_lang,
-                self.target_dictionary,
-                combine=False,
-                dataset_impl=cfg.dataset_impl,
-                upsample_primary=1,
-                left_pad_source=cfg.left_pad_source,
-                left_pad_target=cfg.left_pad_target,
-                max_source_positions=cfg.max_source_positions,
-                max_target_positions=cfg.max_target_positions,
-                truncate_source=True,
-            )
-        except FileNotFoundError:
-            dataset = None
-        if dataset is None or dataset.tgt is None or not len(dataset):
-            raise UsageError(
-                f"--adapt-replay-data {folder} holds no training pairs "
-                f"{cfg.source_lang}-{cfg.target_lang}"
-            )
-        return Replay(dataset, self.target_dictionary.pad())
-
-    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """Translate a batch; with --adapt-steps, learn from its source first.
-
-        With --adapt-reset sentence each sentence is learnt and translated alone and without
-        padding, so that neither order nor batch size can change a translation.
-        """
-
-        def translate(part, rows):
-            prefixes, limits = (
-                None if extra is None else extra[rows] for extra in (prefix_tokens, constraints)
-            )
-            return super(TranslationAutoencodingTask, self).inference_step(
-                generator, models, part, prefixes, limits
-            )
-
-        if not self.adapters:
-            return translate(sample, slice(None))
-        sentences = strip_padding(sample["net_input"]["src_tokens"], self.source_dictionary.pad())
-        if self.cfg.adapt_reset == "never":
-            self._learn(sentences)
-            return translate(sample, slice(None))
-        translations = []
-        for row, sentence in enumerate(sentences):
-            alone = _row(sample, row, sentence, self.target_dictionary.pad())
-            with contextlib.ExitStack() as stack:
-                if self._has_words(sentence):
-                    for adapter in self.adapters:
-                        self._report(stack.enter_context(adapter.adapted([sentence])))
-                translations += translate(alone, slice(row, row + 1))
-        return translations
-
-    def _learn(self, sentences):
-        sentences = [sentence for sentence in sentences if self._has_words(sentence)]
-        if self.cfg.adapt_objective == "contrastive" and len(sentences) < 2:
-            logger.warning(
-                "a batch of fewer than two sentences: contrastive has nothing to compare, "
-                "translated without learning"
-            )
-        elif sentences:
-            for adapter in self.adapters:
-                self._report(adapter.learn(sentences))
-
-    def _has_words(self, sentence):
-        if (sentence != self.source_dictionary.eos()).any():
-            return True
-        logger.warning(
-            "a source sentence is empty: there is nothing to learn from it, translated without "
-            "learning"
-        )
-        return False
-
-    @staticmethod
-    def _report(report):
-        if report.stopped:
-            logger.warning(
-                f"{report.stopped}: the steps on this source were taken back; lower --adapt-lr or "
-                "--adapt-steps"
-            )

@@ -10,8 +10,9 @@ import torch
 from fairseq.data import LanguagePairDataset
 
 from fairseq_klang.errors import UsageError
-from fairseq_klang.learning.adaptation import Adapter, Replay, adaptable_parameters, sentence_seed
+from fairseq_klang.learning.adaptation import Adapter, adaptable_parameters, sentence_seed
 from fairseq_klang.learning.objectives import SourceObjective
+from fairseq_klang.tasks.adapting import Replay
 from helpers.models import SMALL, build, dictionary
 from helpers.running import settled
 

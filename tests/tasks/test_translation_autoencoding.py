@@ -7,14 +7,16 @@ from fractions import Fraction
 
 import pytest
 import torch
+from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_klang.errors import NotFiniteError, UsageError
 from fairseq_klang.models.autoencoder import AUTOENCODERS
 from fairseq_klang.tasks.translation_autoencoding import (
+    TranslationAutoencodingTask,
     is_source_update,
 )
 from helpers.models import SMALL, build, dictionary
-from helpers.tasks import Backward, criterion_of, make_task, sample_of
+from helpers.tasks import Backward, criterion_of, make_config, make_task, sample_of
 
 
 def gradients(model):
@@ -160,14 +162,6 @@ def test_a_loss_that_is_not_finite_names_the_update():
             "--ae-weight is 1.0; it must be 0 where --ae-ratio is given",
         ),
         (dict(ae_noise_rate=1.0), "--ae-noise-rate is 1.0; it must be above 0 and below 1"),
-        (
-            dict(ae_noise="mask", ae_objective="masked_lm"),
-            "--ae-noise is mask; it must be none unless",
-        ),
-        (
-            dict(ae_noise="mask", adapt_steps=1, adapt_objective="masked_lm"),
-            "--ae-noise is mask; it must be none unless",
-        ),
         (dict(contrastive_temperature=0.0), "--contrastive-temperature is 0.0; it must be above 0"),
         (dict(adapt_steps=-1), "--adapt-steps is -1; it must be 0 or more"),
         (dict(adapt_lr=0.0), "--adapt-lr is 0.0; it must be above 0"),
@@ -202,6 +196,71 @@ def test_flags_out_of_range_are_refused(flags, message):
         make_task(WORDS, **flags)
 
 
+UNLESS = r"left out unless training \(--ae-ratio, --ae-weight, --source-only\) or --adapt-steps"
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (
+            dict(ae_objective="masked_lm"),
+            "--ae-objective is masked_lm; it must be left out without --ae-ratio, --ae-weight or",
+        ),
+        (dict(ae_noise="mask"), f"--ae-noise is mask; it must be {UNLESS} learns autoencoding"),
+        (dict(ae_noise="mask", ae_objective="masked_lm", ae_ratio=1.0), "--ae-noise is mask"),
+        (dict(ae_noise="mask", adapt_steps=1, adapt_objective="masked_lm"), "--ae-noise is mask"),
+        (
+            dict(ae_noise_rate=0.2, ae_ratio=1.0),
+            "--ae-noise-rate is 0.2; it must be left out without --ae-noise or the objective",
+        ),
+        (
+            dict(contrastive_temperature=0.1, ae_ratio=1.0),
+            f"--contrastive-temperature is 0.1; it must be {UNLESS} learns contrastive",
+        ),
+        (
+            dict(adapt_lr=0.1),
+            "--adapt-lr is 0.1; it must be left out without --adapt-steps: it would have no effect",
+        ),
+        (dict(adapt_reset="never"), "--adapt-reset is never; it must be left out without"),
+        (dict(adapt_patience=0), "--adapt-patience is 0; it must be left out without"),
+    ],
+)
+def test_flags_without_effect_are_refused(flags, message):
+    with pytest.raises(UsageError, match=message):
+        TranslationAutoencodingTask.setup_task(make_config(data="nowhere", **flags))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        dict(ae_weight=1.0, ae_noise="mask", ae_noise_rate=0.2),
+        dict(ae_ratio=1.0, ae_objective="masked_lm", ae_noise_rate=0.2),
+        dict(ae_ratio=1.0, ae_objective="contrastive", contrastive_temperature=0.1),
+        dict(adapt_steps=2, ae_noise="drop", ae_noise_rate=0.2, adapt_lr=0.1, adapt_patience=0),
+        dict(adapt_steps=2, adapt_objective="masked_lm", ae_noise_rate=0.2),
+    ],
+)
+def test_flags_with_effect_are_read(flags, separate_data):
+    TranslationAutoencodingTask.setup_task(make_config(data=str(separate_data), **flags))
+
+
+def test_a_checkpoint_trained_with_an_idle_flag_is_still_read(separate_data):
+    config = make_config(data=str(separate_data), ae_noise_rate=0.2)
+    TranslationAutoencodingTask.setup_task(config, from_checkpoint=True)
+
+
+@pytest.mark.parametrize("name, head", [("transformer_dualhead", "sb"), ("transformer", None)])
+def test_a_mix_without_the_head_mix_is_refused(name, head):
+    args = Namespace(arch=name, _name=name, criterion="", **SMALL["transformer_dualhead"])
+    ARCH_CONFIG_REGISTRY[name](args)
+    task = make_task(WORDS, decode_mix=0.3, decode_head=head)
+    with pytest.raises(UsageError, match="--decode-mix is 0.3, .* add --decode-head mix"):
+        task.build_model(args)
+    if name == "transformer_dualhead":
+        model = make_task(WORDS, decode_mix=0.3, decode_head="mix").build_model(args)
+        assert (model.decoder.decode_head, model.decoder.decode_mix) == ("mix", 0.3)
+
+
 def test_a_model_that_cannot_learn_is_refused_before_training():
     for flags in (dict(ae_ratio=1.0), dict(ae_weight=1.0), dict(source_only=True)):
         task = make_task(WORDS, **flags)
@@ -211,8 +270,6 @@ def test_a_model_that_cannot_learn_is_refused_before_training():
             criterion="",
             **SMALL["transformer_dualhead"],
         )
-        from fairseq.models import ARCH_CONFIG_REGISTRY
-
         ARCH_CONFIG_REGISTRY["transformer_dualhead"](args)
         with pytest.raises(
             UsageError,
