@@ -1,8 +1,9 @@
-"""Files: text line by line, output whole or not at all, locks, JSON, hashes, and the commit of this
-code."""
+"""Files: text by lines, output whole or not at all, locks, JSON, hashes, this code's commit."""
 
 import codecs
 import contextlib
+import errno
+import glob
 import gzip
 import hashlib
 import json
@@ -10,8 +11,21 @@ import os
 import platform
 import shutil
 import subprocess
+import uuid
 import zlib
-from typing import IO, Any, BinaryIO, Dict, Iterable, Iterator, Optional, Type, Union
+from typing import (
+    IO,
+    Any,
+    BinaryIO,
+    Dict,
+    Iterable,
+    Iterator,
+    Mapping,
+    Optional,
+    Tuple,
+    Type,
+    Union,
+)
 
 import filelock
 
@@ -85,16 +99,51 @@ class OutputError(KlangError):
     """A file that cannot be written."""
 
 
-def _is_written_in_place(path: str) -> bool:
-    """Whether `path` leads to something that a rename would destroy: a pipe, a device, an open
-    descriptor."""
-    if os.path.abspath(path).startswith(("/dev/std", "/dev/fd/", "/proc/")):
-        return True  # also where a plain file stands behind it: what it held before is not ours
-    return os.path.exists(path) and not os.path.isfile(path)
+def _target(path: str) -> Tuple[str, bool]:
+    """(the file that `path` leads to, whether it is to be written straight into).
+
+    Links are followed one by one. Those of /proc are not: /dev/stdout leads there, and a file
+    behind it is open, so that a rename would take its name away from whoever holds it.
+    """
+    for _ in range(40):  # as many links as Linux follows
+        folder, name = os.path.split(path)
+        path = os.path.join(os.path.realpath(folder), name)
+        if path.startswith(("/proc/", "/dev/fd/")):
+            return path, True
+        if not os.path.islink(path):
+            return path, os.path.exists(path) and not os.path.isfile(path)
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
-def _append(path: str, _: int) -> int:
+def _open_straight(path: str, _: int) -> int:
+    """A descriptor that adds to what is there; for an open file of this process a copy of its own,
+    so that both go on from the same place."""
+    folder, name = os.path.split(path)
+    if folder in (f"/proc/{os.getpid()}/fd", "/dev/fd") and name.isdigit():
+        return os.dup(int(name))
     return os.open(path, os.O_WRONLY | os.O_APPEND)
+
+
+@contextlib.contextmanager
+def _telling(path: str, *own: str) -> Iterator[None]:
+    """Failures to write `path` as an OutputError; those of other files, and a broken pipe, go on.
+
+    own: the other names under which `path` is written.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        failed = error.filename
+        if isinstance(failed, str) and not any(
+            f"{name}/".startswith(f"{failed}/") or failed.startswith(f"{name}/")
+            for name in (path, *own)
+        ):
+            raise
+        reason = error.strerror or str(error)
+        raise OutputError(f"{path} cannot be written: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -114,26 +163,74 @@ def written(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """
     name = os.fspath(path)
     text: Dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    if not name or os.path.isdir(name):
+    if not name or name.endswith(os.sep) or os.path.isdir(name):
         raise OutputError(f"{name or repr(name)} is a folder; name a file in it")
-    straight = _is_written_in_place(name)
-    real = name if straight else os.path.realpath(name)
-    partial = real if straight else f"{real}.partial"
-    try:
-        with open(partial, mode, opener=_append if straight else None, **text) as stream:
+    with _telling(name):
+        real, straight = _target(name)
+    if straight:
+        with _telling(name, real), open(real, mode, opener=_open_straight, **text) as stream:
             yield stream
-        if not straight:
+        return
+    partial = f"{real}.{uuid.uuid4().hex[:8]}.partial"  # two writers do not mix
+    try:
+        with _telling(name, real, partial):
+            with open(partial, mode.replace("w", "x"), **text) as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())  # or a power cut could leave the name without the content
             if os.path.exists(real):
                 shutil.copymode(real, partial)
             os.replace(partial, real)
-    except BaseException as error:
-        if not straight:
-            with contextlib.suppress(OSError):
-                os.remove(partial)
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            reason = error.strerror or str(error)
-            raise OutputError(f"{name} cannot be written: {reason}") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
         raise
+
+
+@contextlib.contextmanager
+def filled_folder(path: Path, alone: bool = False) -> Iterator[str]:
+    """The folder to fill, which takes the name `path` only when it is complete; after an error
+    nothing of it is left.
+
+    alone: nobody else fills `path` now (a lock is held), so what killed processes left goes first.
+    Raises OutputError where `path` exists, or cannot be written.
+    """
+    name = os.path.abspath(os.fspath(path))
+    if os.path.lexists(name):
+        raise OutputError(f"{name} exists; choose another folder, or remove it")
+    partial = _beside(name)
+    try:
+        with _telling(name, partial):
+            os.makedirs(os.path.dirname(name), exist_ok=True)
+            if alone:
+                for left in glob.glob(_beside(glob.escape(name), "*")):
+                    shutil.rmtree(left, ignore_errors=True)
+            os.mkdir(partial)
+            yield partial
+            os.rename(partial, name)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _beside(folder: str, mark: Optional[str] = None) -> str:
+    """The name of a folder that is being filled, or removed."""
+    parent, name = os.path.split(folder)
+    return os.path.join(parent, f".{name}.{mark or uuid.uuid4().hex[:8]}.partial")
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder so that a kill half-way leaves no half of it under its name."""
+    aside = _beside(os.path.abspath(os.fspath(folder)))
+    os.rename(folder, aside)
+    shutil.rmtree(aside)
+
+
+def set_aside(path: Path, ending: str) -> str:
+    """Rename a file that is of no use, so that its name is free; returns the new name."""
+    aside = os.fspath(path) + ending
+    os.replace(path, aside)
+    return aside
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -143,18 +240,38 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
-def read_json(path: Path, error: Type[KlangError] = KlangError, fix: str = "delete it") -> Any:
-    """The JSON in a file, or None where there is no such file; raises `error`, with the `fix`, for
-    anything else."""
+def read_json(
+    path: Path,
+    error: Type[KlangError] = KlangError,
+    fix: str = "delete it",
+    fields: Optional[Mapping[str, Union[type, Tuple[type, ...]]]] = None,
+) -> Any:
+    """The JSON in a file, or None where there is no such file.
+
+    fields: {name: type} that an object must hold; None takes any JSON.
+    Raises `error`, which names the `fix`, for anything else.
+    """
     try:
         with open(path, encoding="utf-8") as stream:
-            return json.load(stream)
+            value = json.load(stream)
     except FileNotFoundError:
         return None
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from None
     except (ValueError, RecursionError):
         raise error(f"{path} is damaged: it is not JSON; {fix}") from None
+    if fields is not None:
+        if not isinstance(value, dict):
+            raise error(f"{path} is damaged: it is no JSON object; {fix}")
+        for name, kind in fields.items():
+            if not isinstance(value.get(name), kind):
+                raise error(f"{path} is damaged: {name} is {_told(value.get(name))}; {fix}")
+    return value
+
+
+def _told(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 # -- locks -----------------------------------------------------------------------------------------
@@ -168,24 +285,33 @@ class LockedError(KlangError):
 def locked(folder: Path, patience: float = 0.0, name: str = ".lock") -> Iterator[None]:
     """Hold `folder` against every other process; the lock ends with the process, however that ends.
 
+    A forked child that outlives the process keeps the lock, a spawned one does not. A folder that
+    this process may not write to is not held: nothing in it can change.
+
     patience: seconds to wait for another holder. Raises LockedError when the folder is still held
-        then.
+        then, OutputError where it cannot be locked.
     """
-    lock = filelock.FileLock(os.path.join(os.fspath(folder), name))
+    if os.path.isdir(folder) and not os.access(folder, os.W_OK):
+        yield
+        return
+    path = os.path.join(os.fspath(folder), name)
+    lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=patience)
     except filelock.Timeout:
         raise LockedError(
             f"{folder} is in use by another process; wait for it, or end it"
         ) from None
+    except (OSError, NotImplementedError) as error:  # the latter: the file system has no locks
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path} cannot be locked: {reason}") from None
     try:
         yield
     finally:
         lock.release()
 
 
-# -- what a file, the code and its neighbours are
-# ----------------------------------------------------
+# -- what a file and the code are ------------------------------------------------------------------
 
 
 def sha256(path: Path) -> str:
@@ -198,8 +324,7 @@ def sha256(path: Path) -> str:
 
 
 def git_hash() -> Optional[str]:
-    """The commit of the checkout that this code lies in, "+" where tracked files were changed
-    since.
+    """The commit of the checkout that this code lies in, with a "+" where tracked files changed.
 
     None without git, and for an installed copy, which may lie in somebody else's checkout.
     """

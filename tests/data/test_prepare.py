@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_klang.analysis.tokens import is_blank, moses_detokenizer, moses_tokenizer, unescape
+from fairseq_klang.analysis.tokens import moses_detokenizer, moses_tokenizer, unescape
 from fairseq_klang.data import prepare as module
 from fairseq_klang.data.prepare import (
     PrepareError,
@@ -20,7 +20,6 @@ from fairseq_klang.data.prepare import (
     prepare,
     text_inputs,
 )
-from fairseq_klang.files import TextError, read_lines
 from helpers.text import lines_of, pairs
 
 
@@ -389,23 +388,6 @@ def test_unequal_files(tmp_path, limit):
         )
 
 
-def test_lines_end_at_newlines_only(tmp_path):
-    (tmp_path / "x").write_bytes("\ufeffa\u2028b\x85c\rd\r\n  e \t f\nlast".encode("utf-8"))
-    assert list(read_lines(str(tmp_path / "x"))) == ["a b c d", "e f", "last"]
-
-
-def test_unreadable_files(tmp_path):
-    (tmp_path / "latin").write_bytes("ok\nfünf\n".encode("latin-1"))
-    with pytest.raises(TextError, match="latin line 2 is not UTF-8"):
-        list(read_lines(str(tmp_path / "latin")))
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:-900])
-    with pytest.raises(TextError, match="cut.gz is damaged or cut short"):
-        list(read_lines(str(tmp_path / "cut.gz")))
-    (tmp_path / "fake.gz").write_text("plain")
-    with pytest.raises(TextError, match="fake.gz cannot be read"):
-        list(read_lines(str(tmp_path / "fake.gz")))
-
-
 def test_missing_files_name_what_was_looked_for(tmp_path):
     with pytest.raises(PrepareError, match=r"neither .*train.de nor .*train.de.gz"):
         prepare(multi30k_inputs(str(tmp_path)), tmp_path / "out", PrepareOptions())
@@ -479,8 +461,3 @@ def test_lost_sentences_are_an_error(prepared, monkeypatch):
     finally:
         os.rename(out / "bin" / "away", out / "bin" / "valid.de-en.en.idx")
     assert job._check_binary(str(out / "bin"), "en") == prepared[1]["vocabulary"]["en"]
-
-
-@given(st.text(alphabet=" \t\x00\x1f\u00a0\u2003ab", max_size=6))
-def test_blank_means_no_letter(line):
-    assert is_blank(line) == (not set(line) & set("ab"))
