@@ -1,4 +1,4 @@
-"""The losses as pure functions of tensors (DESIGN 1, 2 and 6); imports no fairseq."""
+"""The losses as pure functions of tensors (docs/loss.md); imports no fairseq."""
 
 from .contrastive import contrastive_loss
 from .cross_entropy import (

@@ -1,11 +1,12 @@
-"""The collision set K_t of DESIGN 1 from features: top-k selection and the softmax restricted to
-it."""
+"""The candidates K_t of a position, from features: the top k, and the softmax restricted to them
+(docs/loss.md)."""
 
 import math
 import warnings
-from collections import namedtuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
+from torch import Tensor
 
 from ..compat import no_autocast
 from .chunked import Logits, accumulation_dtype, compute_dtype
@@ -14,22 +15,28 @@ from .chunked import Logits, accumulation_dtype, compute_dtype
 # every run.
 warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
 
-CandidateLogits = namedtuple("CandidateLogits", "top indices reference")
-CandidateLogits.__doc__ = """Logits of the candidates.
 
-top: [B, T, k], the k largest logits of each position; indices: [B, T, k], their token ids (no
-    gradient);
-reference: [B, T, R], the logits of the sentence's R reference tokens at each position.
-"""
+class CandidateLogits(NamedTuple):
+    """Logits of the candidates of each position.
+
+    Attributes:
+        top: [B, T, k], the k largest logits.
+        indices: [B, T, k], their token ids (no gradient).
+        reference: [B, T, R], the logits of the sentence's R reference tokens.
+    """
+
+    top: Tensor
+    indices: Tensor
+    reference: Tensor
 
 
-# largest() looks for the top k among so many times k values directly; below, its detour costs more
-# than it saves.
-_FEW = 16
+# largest() compares maxima of blocks of so many values, unless a row has fewer than _FEW blocks for
+# each of the k: then the detour costs more than it saves.
 _BLOCKS = 8
+_FEW = 16
 
 
-def largest(values, k):
+def largest(values: Tensor, k: int) -> Tuple[Tensor, Tensor]:
     """The k largest of each row and their columns, in no order: values [C, V] -> ([C, k], [C, k]).
 
     torch's topk on a CPU takes about 10 ns for every value it sees, ten times the cost of computing
@@ -50,11 +57,17 @@ def largest(values, k):
 
 
 class _CandidateLogits(torch.autograd.Function):
-    """Logits of a few columns a row, found in one chunked pass; the gradient touches those columns
-    alone."""
+    """Logits of a few columns a row, found in one chunked pass; only those columns get gradient."""
 
     @staticmethod
-    def forward(ctx, features, weight, bias, references, k):
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Optional[Tensor],
+        references: Tensor,
+        k: int,
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         batch, length, dim = features.shape
         flat = features.reshape(-1, dim)
         dtype = accumulation_dtype(features.dtype)
@@ -73,7 +86,9 @@ class _CandidateLogits(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, dtop, _, dreference):
+    def backward(
+        ctx: Any, dtop: Tensor, _: Any, dreference: Tensor
+    ) -> Tuple[Optional[Tensor], ...]:
         features, weight, bias, references, indices = ctx.saved_tensors
         k, vocab = indices.size(1), weight.size(0)
         dtype = accumulation_dtype(features.dtype)
@@ -103,12 +118,15 @@ class _CandidateLogits(torch.autograd.Function):
         return dfeatures, dweight, dbias, None, None
 
 
-def _scatter_rows(values, indices, features, vocab):
-    """sum over rows n and columns j with indices[n, j] = v of values[n, j] * features[n]: [N, k],
-    [N, d] -> [V, d].
+def _scatter_rows(values: Tensor, indices: Tensor, features: Tensor, vocab: int) -> Tensor:
+    """The sum [V, d] that holds, for each token v, values[n, j] * features[n] of every (n, j) with
+    indices[n, j] = v.
 
     The transposed product of a sparse [N, V] matrix, as a CSR product: on a CPU several times
-    faster than index_add of N * k rows, and it needs no [N, k, d] tensor.
+    faster than index_add of N * k rows, and without a tensor of [N, k, d].
+
+    Args:
+        values, indices: [N, k]; features: [N, d]; vocab: V.
     """
     rows, k = indices.shape
     order = torch.argsort(indices.flatten())
@@ -120,12 +138,20 @@ def _scatter_rows(values, indices, features, vocab):
     return matrix @ features
 
 
-def candidate_logits(features, weight, references, *, bias=None, topk):
+def candidate_logits(
+    features: Tensor,
+    weight: Tensor,
+    references: Tensor,
+    *,
+    bias: Optional[Tensor] = None,
+    topk: int,
+) -> CandidateLogits:
     """Logits of each position's top-k tokens and of its sentence's reference tokens.
 
     Args:
-        features: [B, T, d]; weight: [V, d]; bias: [V] or None; references: [B, R] token ids; topk:
-            k, may be 0.
+        features: [B, T, d]; weight: [V, d]; bias: [V] or None.
+        references: [B, R] token ids.
+        topk: k, may be 0.
     Returns:
         :class:`CandidateLogits`, in float32 or better.
     """
@@ -134,11 +160,14 @@ def candidate_logits(features, weight, references, *, bias=None, topk):
     )
 
 
-def restricted_log_probs(candidates, target, matchable, vocab_size):
-    """log p_SB of the reference tokens, normalised over K_t, and |K_t| (DESIGN 1).
+def restricted_log_probs(
+    candidates: CandidateLogits, target: Tensor, matchable: Tensor, vocab_size: int
+) -> Tuple[Tensor, Tensor]:
+    """log p_SB of the reference tokens, normalised over K_t, and |K_t|.
 
     Args:
-        candidates: :class:`CandidateLogits` with R = T; target, matchable: [B, T].
+        candidates: :class:`CandidateLogits` whose R reference tokens are the T of the target.
+        target: [B, T] token ids; matchable: [B, T], which of them may match.
     Returns:
         log_probs [B, T, T] (position, reference token) and sizes [B, T].
     """

@@ -1,9 +1,11 @@
-"""Products of features with a large output matrix, in chunks of rows, so that no N x V tensor is
-ever kept (DESIGN 2)."""
+"""Products of features with a large output matrix, chunk of rows by chunk of rows, so that no
+N x V tensor is ever kept (docs/loss.md)."""
 
 import threading
+from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import torch
+from torch import Tensor
 
 from ..compat import autocast_dtype, no_autocast
 
@@ -14,15 +16,20 @@ CHUNK_ELEMENTS = {"cpu": 32 * 1024 * 1024, "cuda": 32 * 1024 * 1024}
 CHUNK_MOST_ROWS = {"cpu": 512, "cuda": 4096}
 CHUNK_LEAST_ROWS = 16
 
+# Gradients of features, weight and bias, None where not asked for.
+Gradients = Tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 
-def chunk_rows(rows, vocab_size, device_type):
+
+def chunk_rows(rows: int, vocab_size: int, device_type: str) -> int:
     """Number of rows whose logits are computed at once, at least 16 where there are as many."""
     kind = device_type if device_type in CHUNK_ELEMENTS else "cuda"
     fitting = CHUNK_ELEMENTS[kind] // vocab_size
     return max(1, min(rows, max(CHUNK_LEAST_ROWS, min(CHUNK_MOST_ROWS[kind], fitting))))
 
 
-def compute_dtype(features, weight, bias):
+def compute_dtype(
+    features: Tensor, weight: Tensor, bias: Optional[Tensor]
+) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """Cast the inputs of a projection the way autocast would, differentiably.
 
     Custom autograd functions do not see autocast, so the cast happens here, before them.
@@ -31,15 +38,13 @@ def compute_dtype(features, weight, bias):
     return features.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def accumulation_dtype(dtype):
-    """float32 for half precision, the dtype itself otherwise: sums and softmaxes are never half
-    precision."""
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums and softmaxes: float32 for half precision, otherwise the dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 class Logits:
-    """The logits of a projection, chunk of rows by chunk of rows: features [N, d], weight [V, d],
-    bias [V] or None.
+    """The logits of a projection by chunks: features [N, d], weight [V, d], bias [V] or None.
 
     All chunks use one buffer, which a CPU thread keeps for its next step: memory fresh from the
     system is cleared page by page at first use, which costs as much as several passes over it. One
@@ -48,7 +53,7 @@ class Logits:
 
     _kept = threading.local()
 
-    def __init__(self, features, weight, bias):
+    def __init__(self, features: Tensor, weight: Tensor, bias: Optional[Tensor]) -> None:
         self.features, self.weight, self.bias = features, weight, bias
         self.step = chunk_rows(features.size(0), weight.size(0), features.device.type)
         self.dtype = accumulation_dtype(features.dtype)
@@ -56,26 +61,25 @@ class Logits:
             self._take_buffer(self.step * weight.size(0)) if self.dtype == features.dtype else None
         )
 
-    def _take_buffer(self, size):
+    def _take_buffer(self, size: int) -> Tensor:
         shape = self.step, self.weight.size(0)
         if self.features.device.type != "cpu":
             return self.features.new_empty(shape)
-        kept = self._kept.__dict__.get(self.dtype)
+        name = str(self.dtype)
+        kept = getattr(self._kept, name, None)
         if kept is None or kept.numel() < size:
-            kept = self._kept.__dict__[self.dtype] = self.features.new_empty(size)
+            kept = self.features.new_empty(size)
+            setattr(self._kept, name, kept)
         return kept[:size].view(shape)
 
-    def chunks(self):
-        """Yield (slice of rows, logits [C, V] in float32 or better, which the next chunk
-        overwrites)."""
+    def chunks(self) -> Iterator[Tuple[slice, Tensor]]:
+        """Yield (rows, logits [C, V]), float32 or better; the next chunk overwrites the logits."""
         for start in range(0, self.features.size(0), self.step):
             rows = slice(start, start + self.step)
             features = self.features[rows]
             if self.buffer is None:
-                yield (
-                    rows,
-                    torch.nn.functional.linear(features, self.weight, self.bias).to(self.dtype),
-                )
+                product = torch.nn.functional.linear(features, self.weight, self.bias)
+                yield rows, product.to(self.dtype)
                 continue
             out = self.buffer[: features.size(0)]
             if self.bias is None:
@@ -88,16 +92,16 @@ class Logits:
 _SLICE_ELEMENTS = 2 * 1024 * 1024
 
 
-def logsumexp_and_softmax(logits, factor=None):
-    """logsumexp [C] of each row of logits [C, V]; with `factor` [C], the logits are overwritten by
-    softmax * factor.
+def logsumexp_and_softmax(logits: Tensor, factor: Optional[Tensor] = None) -> Tensor:
+    """logsumexp [C] of each row of logits [C, V].
 
-    The logsumexp comes from the largest logit and its probability, which is at least 1 / V;
-    torch.logsumexp makes several passes over memory, its softmax one.
+    With `factor` [C], the logits are overwritten by softmax * factor. The logsumexp comes from the
+    largest logit and its probability, which is at least 1 / V: torch.logsumexp makes several
+    passes over memory, torch.softmax one.
     """
-    step = (
-        max(1, _SLICE_ELEMENTS // logits.size(1)) if logits.device.type == "cpu" else logits.size(0)
-    )
+    step = logits.size(0)
+    if logits.device.type == "cpu":
+        step = max(1, _SLICE_ELEMENTS // logits.size(1))
     result = []
     for start in range(0, logits.size(0), step):
         part = logits[start : start + step]
@@ -108,12 +112,70 @@ def logsumexp_and_softmax(logits, factor=None):
     return torch.cat(result)
 
 
+class GradientSums:
+    """Gradients of features, weight and bias, summed over chunks of d loss / d logits.
+
+    The sums are float32 or better, and so are the products of float16 inputs: most probabilities
+    lie below what float16 can hold, and the loss scale that lifts fairseq's over that limit is not
+    known yet when a forward pass writes its gradients. bfloat16 has the range of float32.
+    """
+
+    def __init__(
+        self, features: Tensor, weight: Tensor, bias: Optional[Tensor], needed: Sequence[bool]
+    ) -> None:
+        wide = accumulation_dtype(features.dtype)
+        product = wide if features.dtype == torch.float16 else features.dtype
+        self.inputs = features.to(product), weight.to(product)
+        self.features = torch.empty_like(features, dtype=wide) if needed[0] else None
+        self.weight = torch.zeros_like(weight, dtype=wide) if needed[1] else None
+        self.bias = torch.zeros_like(bias, dtype=wide) if bias is not None and needed[2] else None
+
+    def add(self, rows: slice, dlogits: Tensor) -> None:
+        """Add the contribution of one chunk, whose d loss / d logits is `dlogits` [C, V]."""
+        features, weight = self.inputs
+        if self.bias is not None:
+            self.bias += dlogits.sum(0)
+        if dlogits.dtype == features.dtype:
+            if self.features is not None:
+                torch.mm(dlogits, weight, out=self.features[rows])
+            if self.weight is not None:
+                self.weight.addmm_(dlogits.t(), features[rows])
+        else:
+            dlogits = dlogits.to(features.dtype)
+            if self.features is not None:
+                self.features[rows] = torch.mm(dlogits, weight).to(self.features.dtype)
+            if self.weight is not None:
+                self.weight += torch.mm(dlogits.t(), features[rows])
+
+    def add_to_all_logits(self, factor: Tensor) -> None:
+        """Add the contribution of a d loss / d logits that is `factor` [N] in each column of a row.
+
+        Costs no pass over logits.
+        """
+        features, weight = self.inputs
+        if self.features is not None:
+            self.features += factor[:, None] * weight.sum(0, dtype=factor.dtype)
+        if self.weight is not None:
+            self.weight += factor @ features.to(factor.dtype)
+        if self.bias is not None:
+            self.bias += factor.sum()
+
+    def results(self) -> Gradients:
+        """The sums, in float32 or better."""
+        return self.features, self.weight, self.bias
+
+
+def cast_gradients(gradients: Gradients, dtype: torch.dtype) -> Gradients:
+    """The gradients in the dtype of the inputs, as autograd wants them."""
+    features, weight, bias = (None if g is None else g.to(dtype) for g in gradients)
+    return features, weight, bias
+
+
 class _LogSumExp(torch.autograd.Function):
-    """log sum_v exp(f W^T + b) for each row; the backward pass recomputes the logits chunk by
-    chunk."""
+    """log sum_v exp(f W^T + b) of each row; the backward pass computes the logits once more."""
 
     @staticmethod
-    def forward(ctx, features, weight, bias):
+    def forward(ctx: Any, features: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
         result = features.new_empty(features.size(0), dtype=accumulation_dtype(features.dtype))
         with no_autocast(features.device.type):
             for rows, logits in Logits(features, weight, bias).chunks():
@@ -123,62 +185,20 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, upstream):
+    def backward(ctx: Any, upstream: Tensor) -> Gradients:
         features, weight, bias = ctx.saved_tensors
         grads = GradientSums(features, weight, bias, ctx.needs_input_grad[:3])
         with no_autocast(features.device.type):
             for rows, logits in Logits(features, weight, bias).chunks():
                 logsumexp_and_softmax(logits, upstream[rows])
                 grads.add(rows, logits)
-        return grads.results()
+        return cast_gradients(grads.results(), features.dtype)
 
 
-class GradientSums:
-    """Gradients of features, weight and bias, accumulated from chunks of d loss / d logits."""
+def linear_logsumexp(features: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """logsumexp [N] of each row of a projection, in float32 or better.
 
-    def __init__(self, features, weight, bias, needed):
-        self.source, self.weight_source = features, weight
-        dtype = accumulation_dtype(features.dtype)
-        self.features = torch.empty_like(features) if needed[0] else None
-        self.weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None
-        self.bias = torch.zeros_like(bias, dtype=dtype) if bias is not None and needed[2] else None
-        self.dtype = features.dtype
-
-    def add(self, rows, dlogits):
-        """Add the contribution of one chunk; `dlogits` [C, V] is d loss / d logits of those
-        rows."""
-        if self.bias is not None:
-            self.bias += dlogits.sum(0)
-        dlogits = dlogits.to(self.dtype)
-        if self.features is not None:
-            torch.mm(dlogits, self.weight_source, out=self.features[rows])
-        if self.weight is not None:
-            if self.weight.dtype == self.dtype:
-                self.weight.addmm_(dlogits.t(), self.source[rows])
-            else:
-                self.weight += torch.mm(dlogits.t(), self.source[rows])
-
-    def add_to_all_logits(self, factor):
-        """Add the contribution of a d loss / d logits that is `factor` [N] in every column of a
-        row; costs no pass over logits."""
-        wide = factor.dtype
-        if self.features is not None:
-            self.features += (factor[:, None] * self.weight_source.sum(0, dtype=wide)).to(
-                self.dtype
-            )
-        if self.weight is not None:
-            self.weight += factor @ self.source.to(wide)
-        if self.bias is not None:
-            self.bias += factor.sum()
-
-    def results(self):
-        """(d features, d weight, d bias) in the inputs' dtype, None where not asked for."""
-        return tuple(
-            None if g is None else g.to(self.dtype) for g in (self.features, self.weight, self.bias)
-        )
-
-
-def linear_logsumexp(features, weight, bias=None):
-    """Row-wise logsumexp of a projection: features [N, d], weight [V, d], bias [V] or None -> [N],
-    float32 or better."""
+    Args:
+        features: [N, d]; weight: [V, d]; bias: [V] or None.
+    """
     return _LogSumExp.apply(*compute_dtype(features, weight, bias))

@@ -1,12 +1,15 @@
-"""How cross-entropy and soft BLEU become one loss (the `form` of DESIGN 1)."""
+"""How cross-entropy and soft BLEU become one loss (the forms of docs/loss.md)."""
 
 import torch
+from torch import Tensor
 
 FORMS = ("linear", "power", "exp", "add", "interpolate", "log")
 
 
-def combine(ce, score, tokens, *, form, alpha, beta=0.5):
-    """Per-sentence loss from the summed cross-entropy and soft BLEU of each sentence (DESIGN 1).
+def combine(
+    ce: Tensor, score: Tensor, tokens: Tensor, *, form: str, alpha: float, beta: float = 0.5
+) -> Tensor:
+    """Loss of each sentence from its summed cross-entropy and its soft BLEU.
 
     With x = 1 - score::
 
@@ -34,19 +37,13 @@ def combine(ce, score, tokens, *, form, alpha, beta=0.5):
         raise ValueError(f"form is {form!r}; legal values are {', '.join(FORMS)}")
     tokens = tokens.to(score.dtype)  # an integer times a Python float would be rounded to float32
     if form == "log":
-        scored = score > 0
-        # The inner where keeps log(0) out of the graph: its gradient would be nan even where
-        # masked.
-        return torch.where(
-            scored, -tokens * torch.log(torch.where(scored, score, torch.ones_like(score))), 0 * ce
-        )
+        return torch.where(score > 0, -tokens * torch.log(_positive(score)), 0 * ce)
     x = 1 - score
     if form == "linear":
         return ce * (1 + alpha * x)
     if form == "power":
-        # x ** beta has an infinite slope at x = 0, a perfect sentence; the floor keeps the gradient
-        # finite there.
-        return ce * (1 + alpha * x.clamp(min=torch.finfo(x.dtype).eps) ** beta)
+        # x ** beta has an infinite slope at x = 0, a perfect sentence, whose loss is ce.
+        return torch.where(x > 0, ce * (1 + alpha * _positive(x) ** beta), ce)
     if form == "exp":
         return ce * torch.exp(alpha * x)
     if form == "add":
@@ -54,9 +51,19 @@ def combine(ce, score, tokens, *, form, alpha, beta=0.5):
     return (1 - alpha) * ce + alpha * tokens * x
 
 
-def ce_weight(score, tokens, *, form, alpha, beta=0.5):
-    """The factor of `ce` in :func:`combine`, d loss / d ce, [B]; constant in `ce`, so it is known
-    before `ce` is."""
+def _positive(values: Tensor) -> Tensor:
+    """The values, with 1 where one is not above 0.
+
+    For use inside a `where` that masks those: a function without a finite slope at 0 would bring
+    nan into their gradient even though it is masked.
+    """
+    return torch.where(values > 0, values, torch.ones_like(values))
+
+
+def ce_weight(
+    score: Tensor, tokens: Tensor, *, form: str, alpha: float, beta: float = 0.5
+) -> Tensor:
+    """d loss / d ce of :func:`combine`, [B]; constant in `ce`, so known before `ce` is."""
     with torch.enable_grad():
         probe = torch.zeros_like(score, requires_grad=True)
         loss = combine(probe, score.detach(), tokens, form=form, alpha=alpha, beta=beta)

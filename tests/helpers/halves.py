@@ -1,5 +1,4 @@
-"""The half-precision types that this torch multiplies on a CPU: bf16 always, fp16 since torch 2.2
-or so."""
+"""The half-precision types that this torch multiplies on a CPU (an old one lacks fp16)."""
 
 import torch
 

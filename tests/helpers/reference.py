@@ -1,5 +1,4 @@
-"""The slow, obvious soft BLEU: DESIGN 1 as loops over sentences, positions and n-grams. The oracle
-of the tests."""
+"""The oracle of the tests: docs/loss.md as slow, obvious loops over sentences, positions, n-grams."""
 
 import math
 

@@ -26,7 +26,7 @@ def test_it_is_topk(k, size, seed, many_ties):
 
 
 @pytest.mark.parametrize("vocab, k", [(8000, 24), (32000, 96), (56652, 170)])
-def test_at_the_sizes_of_the_design(vocab, k):
+def test_at_the_sizes_of_the_docs(vocab, k):
     check(torch.randn(4, vocab, generator=torch.Generator().manual_seed(vocab)), k)
 
 

@@ -8,6 +8,7 @@ from fairseq_klang.losses import chunked, fused_cross_entropy, linear_cross_entr
 from helpers.halves import HALVES
 
 PAD = 1
+ONE = torch.tensor(1.0)
 
 
 def make_rows(rows, dtype, vocab=23, dim=6, seed=0):
@@ -33,7 +34,9 @@ def fairseq_loss(features, weight, bias, target, row_weight, smoothing):
 def run(function, inputs, upstream):
     inputs = [None if x is None else x.clone().requires_grad_() for x in inputs]
     loss, nll = function(*inputs)
-    (loss * upstream).sum().backward() if upstream is not None else loss.sum().backward()
+    # A loss scale multiplies the sum, so that every row has one and the same upstream gradient.
+    scaled = loss.sum() * upstream if upstream.dim() == 0 else (loss * upstream).sum()
+    scaled.backward()
     return [loss.detach(), nll.detach()] + [x.grad for x in inputs if x is not None]
 
 
@@ -54,7 +57,7 @@ def test_equals_fairseq_in_value_and_gradient(
     features, weight, offsets, target = make_rows(rows, dtype)
     row_weight = torch.linspace(0.5, 2, rows, dtype=dtype) if weighted else None
     factors = {
-        "sum": None,
+        "sum": torch.tensor(1.0, dtype=dtype),
         "scaled": torch.tensor(3.5, dtype=dtype),
         "by row": torch.linspace(-1, 2, rows, dtype=dtype),
     }
@@ -113,16 +116,61 @@ def test_autocast_and_half_inputs(dtype):
     def ours(f, w, b):
         return linear_cross_entropy(f, w, target, bias=b, label_smoothing=0.1, ignore_index=PAD)
 
-    expected = run(lambda f, w, b: fairseq_loss(f, w, b, target, None, 0.1), inputs, None)
+    expected = run(lambda f, w, b: fairseq_loss(f, w, b, target, None, 0.1), inputs, ONE)
     with torch.autocast("cpu", dtype=dtype):
-        found = run(ours, inputs, None)
-    half = run(ours, [x.to(dtype) for x in inputs], None)
+        found = run(ours, inputs, ONE)
+    half = run(ours, [x.to(dtype) for x in inputs], ONE)
     # Half precision keeps 8 (bf16) or 11 (fp16) bits, over sums of 40 terms of size about 1.
     tolerance = 0.15 if dtype == torch.bfloat16 else 0.03
     for result in (found, half):
         assert result[0].dtype == torch.float32
         for a, b in zip(result, expected):
             torch.testing.assert_close(a.float(), b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("autocast", [False, True], ids=["half weights", "autocast"])
+@pytest.mark.parametrize("scale", [2.0**7, 2.0**14])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gradients_under_a_loss_scale_are_as_exact_as_fairseqs(dtype, scale, autocast, smoothing):
+    """The probabilities of most tokens lie below what fp16 can hold; a loss scale lifts fairseq's
+    gradient over that, so ours must not be rounded before the scale is known.
+
+    The oracle is the same gradient in float64, from the same rounded inputs.
+    """
+    rng = torch.Generator().manual_seed(3)
+    rows, vocab, dim = 24, 4000, 8
+    # Multiples of 1/2: their products, the logits, are exact in half precision too.
+    features, weight = (
+        torch.randint(-4, 5, (size, dim), generator=rng) / 2.0 for size in (rows, vocab)
+    )
+    target = torch.randint(4, vocab, (rows,), generator=rng)
+
+    def ours(f, w):
+        return linear_cross_entropy(f, w, target, label_smoothing=smoothing, ignore_index=PAD)
+
+    def theirs(f, w):
+        logits = torch.nn.functional.linear(f, w)
+        logs = torch.log_softmax(logits, -1, dtype=torch.promote_types(f.dtype, torch.float32))
+        return [
+            x.view(-1)
+            for x in label_smoothed_nll_loss(
+                logs, target, smoothing, ignore_index=PAD, reduce=False
+            )
+        ]
+
+    exact = run(theirs, (features.double(), weight.double()), torch.tensor(scale))[2:]
+    errors = []
+    for function in (ours, theirs):
+        with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+            inputs = (features, weight) if autocast else (features.to(dtype), weight.to(dtype))
+            found = run(function, inputs, torch.tensor(scale))[2:]
+        # Error of each row of the gradient, by that row's own size.
+        errors.append(
+            [((a - b).norm(dim=1) / b.norm(dim=1)).max().item() for a, b in zip(found, exact)]
+        )
+    for found, expected in zip(*errors):
+        assert found <= max(1.5 * expected, 2 * torch.finfo(dtype).eps)
 
 
 def test_gradcheck():

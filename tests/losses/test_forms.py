@@ -1,4 +1,4 @@
-"""The forms of DESIGN 1: values are in test_vectors.py; here gradients, weights and edge cases."""
+"""The forms of docs/loss.md: test_vectors.py has values; here gradients, weights, edge cases."""
 
 import pytest
 import torch
@@ -35,6 +35,31 @@ def test_the_ends_of_the_score_are_finite(form, value):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("beta", [0.1, 0.3, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("form", ["linear", "power", "exp", "add"])
+def test_a_perfect_sentence_costs_its_cross_entropy(form, beta, dtype):
+    """Exactly; its rounding, a score just above or below 1, has a finite gradient."""
+    step = torch.finfo(dtype).eps
+    score = torch.tensor([1.0, 1 + step, 1 - step / 2], dtype=dtype, requires_grad=True)
+    ce, tokens = torch.tensor([3.0, 0.7, 5.0], dtype=dtype), torch.tensor([4, 2, 3])
+    loss = combine(ce, score, tokens, form=form, alpha=0.5, beta=beta)
+    (gradient,) = torch.autograd.grad(loss.sum(), score)
+    assert loss[0] == ce[0] and torch.isfinite(loss).all()
+    assert torch.isfinite(gradient).all()
+    assert ce_weight(score, tokens, form=form, alpha=0.5, beta=beta)[0] == 1
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.5, 2.0])
+def test_power_is_a_power(beta):
+    """Down to the smallest x = 1 - score that the score can hold: no floor changes the value."""
+    x = torch.tensor([2.0**-53, 1e-12, 1e-4, 0.3, 1.0], dtype=torch.float64)
+    ce = torch.full_like(x, 2.0)
+    found = combine(ce, 1 - x, torch.ones(5), form="power", alpha=0.5, beta=beta)
+    expected = [2 * (1 + 0.5 * (1 - (1 - value)) ** beta) for value in x.tolist()]
+    assert found.tolist() == pytest.approx(expected, rel=1e-15)
+
+
 def test_unknown_form_lists_the_legal_ones():
     with pytest.raises(
         ValueError,
@@ -43,9 +68,8 @@ def test_unknown_form_lists_the_legal_ones():
         combine(torch.ones(1), torch.ones(1), torch.ones(1), form="product", alpha=1)
 
 
-def test_collision_size_and_bits_are_designs():
-    # DESIGN 1: 8,000 -> 24, 32,000 -> 96, 56,652 -> 170; DESIGN 4: 8K -> 5, 32K -> 7, 56K -> 8
-    # bits.
+def test_collision_size_and_bits_are_those_of_the_docs():
+    # docs/loss.md: 8,000 -> 24, 32,000 -> 96, 56,652 -> 170. docs/claims.md, C14: 5, 7 and 8 bits.
     assert [collision_size(v) for v in (8000, 32000, 56652)] == [24, 96, 170]
     assert [min_bits(v) for v in (8000, 32000, 56652)] == [5, 7, 8]
     assert collision_size(10) == 1 and min_bits(10) == 1

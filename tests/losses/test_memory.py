@@ -13,11 +13,12 @@ ROWS = 64
 
 
 class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns, and what
-    makes a device wait."""
+    """Records the largest tensor that any operation returns (its number of elements), the shapes
+    of all of them, and the operations that make a device wait."""
 
-    largest = 0
-    waiting = ()
+    def __init__(self):
+        super().__init__()
+        self.largest, self.waiting, self.shapes = 0, (), set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(
@@ -29,6 +30,7 @@ class LargestTensor(TorchDispatchMode):
         for value in tree_flatten(result)[0]:
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:
                 self.largest = max(self.largest, value.numel())
+                self.shapes.add(tuple(value.shape))
         return result
 
 
@@ -69,6 +71,17 @@ if usable():
         seen = step(topk, counts)
         assert seen.largest <= ROWS * VOCAB < BATCH * LENGTH * VOCAB
         assert seen.waiting == ()
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_without_gradients_nothing_of_the_weights_size_is_made(training):
+        """A parameter asks for its gradient in validation too; there nobody would read it."""
+        rng = torch.Generator().manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(VOCAB, DIM, generator=rng))
+        features = torch.randn(BATCH, DIM, generator=rng)
+        target = torch.randint(4, VOCAB, (BATCH,), generator=rng)
+        with torch.set_grad_enabled(training), LargestTensor() as seen:
+            fused_cross_entropy(features, weight, target, ignore_index=1)
+        assert ((VOCAB, DIM) in seen.shapes) == training
 
     def test_the_test_sees_a_dense_step():
         assert step(9, dense=True).largest >= BATCH * LENGTH * VOCAB

@@ -273,9 +273,8 @@ def test_padding_order_and_splitting_do_not_matter(function):
         torch.testing.assert_close(other, whole, rtol=1e-12, atol=1e-14)
 
 
-def test_decay_saturates_where_design_says():
-    """A perfect hypothesis scores 0.5 ** 1.5 = 0.354 under `decay` (DESIGN 1) and 1 under
-    `true`."""
+def test_decay_saturates_where_the_docs_say():
+    """A perfect hypothesis scores 0.5 ** 1.5 = 0.354 under `decay`, and 1 under `true`."""
     target = torch.tensor([[4, 5, 6, 7, 8, EOS]])
     logits = torch.full((1, 6, 9), -1e4, dtype=torch.float64).scatter_(2, target[..., None], 0.0)
     assert soft_bleu(logits, target, **SPECIAL, ngrams="decay").score.item() == pytest.approx(
@@ -286,8 +285,8 @@ def test_decay_saturates_where_design_says():
 
 @pytest.mark.parametrize("counts", ["matched", "clipped"])
 def test_copying_the_previous_token_scores_almost_as_high_as_a_perfect_output(counts):
-    """A property of DESIGN 1's formula: a position may match any n-gram of the reference, also one
-    that it was given.
+    """A position may match any n-gram of the reference, also one that it was given: docs/loss.md,
+    "What can be gamed".
 
     A head that repeats its input y_(t-1) has T - n of its T - n + 1 n-grams in the reference, so SB
     = ((T - 4) / T) ** (1/4).
@@ -333,3 +332,19 @@ def test_options_out_of_range(function, options, message):
     features, weight, bias, target = make_batch(1)
     with pytest.raises(ValueError, match=message):
         function(features, weight, bias, target, **options)
+
+
+@pytest.mark.parametrize("function", [dense, lean], ids=["dense", "lean"])
+@pytest.mark.parametrize("ngrams", ["true", "decay"])
+def test_a_target_without_positions_scores_zero(function, ngrams):
+    features, weight, bias, _ = make_batch(2)
+    target = torch.zeros(4, 0, dtype=torch.long)
+    score, grads = gradients(
+        lambda f, w, b: function(f, w, b, target, topk=3, ngrams=ngrams),
+        features[:, :0],
+        weight,
+        bias,
+        upstream=torch.ones(4),
+    )
+    assert score.tolist() == [0] * 4
+    assert all(g is None or not g.any() for g in grads)

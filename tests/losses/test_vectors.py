@@ -1,5 +1,5 @@
-"""The losses against vectors/soft_bleu.json: independent float64 values made beside the definition
-(DESIGN 1)."""
+"""The losses against vectors/soft_bleu.json, float64 values made from the definition by other
+code."""
 
 import json
 import os
