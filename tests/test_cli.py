@@ -162,10 +162,10 @@ def test_score_as_json(capsys, tmp_path):
         tmp_path / "gen",
         "--json",
         "--samples",
-        20,
+        40,
     )
     report = json.loads(out)
-    assert status == 0 and report["samples"] == 20 and len(report["systems"]) == 2
+    assert status == 0 and report["samples"] == 40 and len(report["systems"]) == 2
     assert report["differences"]["bleu"]["delta"] == 0 and report["systems"][0]["sentences"] == 5
 
 

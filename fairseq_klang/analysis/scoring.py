@@ -1,18 +1,24 @@
 """Score translations against the raw reference file: every definition of BLEU side by side, and
 whether two systems differ."""
 
-import contextlib
 import dataclasses
 import inspect
 import math
 import os
 import re
-from typing import List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ..files import read_lines
-from .hypotheses import ScoringError, read_hypotheses
+from ..files import Path, read_lines
+from .hypotheses import Hypotheses, ScoringError, read_hypotheses
+from .significance import (
+    FEWEST_SAMPLES,
+    Difference,
+    paired_bootstrap,
+    score_of,
+    sentence_statistics,
+)
 from .tokens import bleu_tokenizer, moses_detokenizer, moses_tokenizer
 
 # -- scoring ---------------------------------------------------------------------------------------
@@ -58,31 +64,22 @@ class SystemScore:
 
 
 @dataclasses.dataclass
-class Difference:
-    """Second system minus first, by paired bootstrap resampling."""
-
-    delta: float
-    p_value: float  # sacrebleu's PairedTest
-    interval: Tuple[float, float]  # 95 %, of the difference, from the same resamples
-
-
-@dataclasses.dataclass
 class ScoreReport:
     """The scores of one or two systems on one reference."""
 
     reference: str
     systems: List[SystemScore]
-    differences: Optional[dict] = None  # {measure: Difference}, with two systems
+    differences: Optional[Dict[str, Difference]] = None  # by measure, with two systems
     samples: Optional[int] = None
     seed: Optional[int] = None
     notes: List[str] = dataclasses.field(default_factory=list)  # what a reader should know
 
-    def as_dict(self):
+    def as_dict(self) -> Dict[str, Any]:
         """Plain lists and dicts, for JSON."""
         return dataclasses.asdict(self)
 
 
-def metrics(tokenize="13a"):
+def metrics(tokenize: str = "13a") -> Dict[str, Tuple[Any, bool]]:
     """{measure: (a fresh sacrebleu metric, whether it scores Moses tokens instead of running
     text)}, in the order of MEASURES.
 
@@ -109,9 +106,10 @@ def metrics(tokenize="13a"):
     }
 
 
-def score_system(hypotheses, reference, lang, tokenize="13a"):
-    """All measures of one system (Hypotheses) against the raw reference lines; returns
-    SystemScore. tokenize: as in metrics."""
+def score_system(
+    hypotheses: Hypotheses, reference: Sequence[str], lang: str, tokenize: str = "13a"
+) -> SystemScore:
+    """All measures of one system against the raw reference lines; tokenize: as in metrics."""
     self_test()
     split = moses_tokenizer(lang)
     tokens = [split(line) for line in reference]
@@ -136,59 +134,27 @@ def score_system(hypotheses, reference, lang, tokenize="13a"):
     )
 
 
-@contextlib.contextmanager
-def _sacrebleu_seed(seed):
-    """sacrebleu's paired test takes its seed from the environment only."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
+def compare(
+    metric: Any,
+    first: Sequence[Sequence[str]],
+    second: Sequence[Sequence[str]],
+    reference: Sequence[str],
+    samples: int = 1000,
+    seed: int = 12345,
+) -> Difference:
+    """Whether `second` differs from `first` under a sacrebleu metric.
 
-
-def compare(metric, first, second, reference, samples=1000, seed=12345):
-    """Whether `second` differs from `first` (lists of lines) under a sacrebleu metric; returns
-    Difference.
-
-    The p-value is that of sacrebleu's paired bootstrap test (Koehn 2004); it gives no interval of
-    the difference, which is taken from the same resamples: the 2.5 and 97.5 percentiles. sacrebleu
-    counts resamples that differ by more than what was seen, so it calls systems without any
-    difference significant: their p is 1.
+    first, second: a list of lines for each seed of training, in the same order of seeds; the other
+    arguments are those of paired_bootstrap.
     """
-    from sacrebleu.significance import PairedTest
-
-    with _sacrebleu_seed(seed):
-        _, results = PairedTest(
-            [("first", first), ("second", second)],
-            {"metric": metric},
-            [reference],
-            test_type="bs",
-            n_samples=samples,
-        )()
-    (one, two) = next(values for name, values in results.items() if name != "System")
-    indices = np.random.default_rng(seed).choice(
-        len(reference), size=(samples, len(reference)), replace=True
+    one, two = (
+        np.stack([sentence_statistics(metric, lines, reference) for lines in seeds])
+        for seeds in (first, second)
     )
-    statistics = [
-        np.array(metric._extract_corpus_statistics(lines, [reference]), dtype="float32")
-        for lines in (first, second)
-    ]
-    drawn = np.array(
-        [
-            [metric._compute_score_from_stats(rows[index].sum(0)).score for rows in statistics]
-            for index in indices
-        ]
-    )
-    low, high = np.percentile(drawn[:, 1] - drawn[:, 0], [2.5, 97.5])
-    p_value = two.p_value if np.any(statistics[0] != statistics[1]) else 1.0
-    return Difference(two.score - one.score, p_value, (float(low), float(high)))
+    return paired_bootstrap(one, two, score_of(metric), samples=samples, seed=seed)
 
 
-def detokenizing_note(reference, lang, tokenize):
+def detokenizing_note(reference: Sequence[str], lang: str, tokenize: str) -> List[str]:
     """[a note] where Moses tokens cannot be turned back into this reference, else [].
 
     Moses' rules for spaces are those of Latin scripts: elsewhere a perfect translation of tokens
@@ -207,18 +173,18 @@ def detokenizing_note(reference, lang, tokenize):
 
 
 def score(
-    reference_path,
-    paths,
-    lang=None,
+    reference_path: Path,
+    paths: Sequence[Path],
+    lang: Optional[str] = None,
     *,
-    subword="bpe",
-    tokenizer="moses",
-    plain=False,
-    samples=1000,
-    seed=12345,
-    sacrebleu_tokenize=None,
-):
-    """Score one or two systems against a raw reference file; returns ScoreReport.
+    subword: str = "bpe",
+    tokenizer: str = "moses",
+    plain: bool = False,
+    samples: int = 1000,
+    seed: int = 12345,
+    sacrebleu_tokenize: Optional[str] = None,
+) -> ScoreReport:
+    """Score one or two systems against a raw reference file.
 
     lang: target language; None takes the ending of the reference's name (ref.en, ref.en.gz).
     sacrebleu_tokenize: sacrebleu's tokenizer for running text; None takes the one for the language.
@@ -228,8 +194,8 @@ def score(
     self_test()
     if not 1 <= len(paths) <= 2:
         raise ScoringError(f"got {len(paths)} systems; score one, or two to compare them")
-    if not 1 <= samples <= 100_000:
-        raise ScoringError(f"--samples is {samples}; it must be 1 to 100,000")
+    if not FEWEST_SAMPLES <= samples <= 100_000:
+        raise ScoringError(f"--samples is {samples}; it must be {FEWEST_SAMPLES} to 100,000")
     if seed < 0:
         raise ScoringError(f"--seed is {seed}; it must be 0 or more")
     reference = list(read_lines(reference_path))
@@ -242,7 +208,7 @@ def score(
                 f"the name {reference_path} does not end in a language code such as .en; give "
                 "--target-lang"
             )
-    options = {"subword": subword, "tokenizer": tokenizer, "plain": plain}
+    options: Dict[str, Any] = {"subword": subword, "tokenizer": tokenizer, "plain": plain}
     systems = [read_hypotheses(path, len(reference), lang, **options) for path in paths]
     tokenize, note = (sacrebleu_tokenize, None) if sacrebleu_tokenize else bleu_tokenizer(lang)
     report = ScoreReport(
@@ -259,12 +225,12 @@ def score(
         for name, (metric, on_tokens) in metrics(tokenize).items():
             texts = [system.tokens if on_tokens else system.detokenized for system in systems]
             report.differences[name] = compare(
-                metric, *texts, tokens if on_tokens else reference, samples, seed
+                metric, texts[:1], texts[1:], tokens if on_tokens else reference, samples, seed
             )
     return report
 
 
-def format_report(report):
+def format_report(report: ScoreReport) -> str:
     """The report as an aligned table, followed by the signatures."""
     systems = report.systems
     short = [os.path.basename(system.name) for system in systems]
@@ -313,8 +279,8 @@ def format_report(report):
     lines += [f"  {text}: {getattr(systems[0], name).signature}" for name, text in MEASURES.items()]
     if report.differences:
         lines.append(
-            f"difference: second minus first; sacrebleu's paired bootstrap, {report.samples} "
-            f"resamples, seed {report.seed}"
+            "difference: second minus first; two-sided paired bootstrap over the sentences, "
+            f"{report.samples} resamples, seed {report.seed}"
         )
     lines += [f"note: {note}" for note in report.notes]
     for system in systems:
@@ -326,11 +292,10 @@ def format_report(report):
     return "\n".join(lines)
 
 
-# -- does sacrebleu work at all
-# ------------------------------------------------------------------------------
+# -- does sacrebleu work at all --------------------------------------------------------------------
 
 
-def self_test():
+def self_test() -> None:
     """Score sentences with known values through sacrebleu, exactly as fairseq's --eval-bleu calls
     it.
 
@@ -353,7 +318,7 @@ def self_test():
     try:
         results = [sacrebleu.corpus_bleu([text], [[reference]], **more) for text, more in texts]
         names = inspect.getfullargspec(BLEU.compute_bleu)[0]
-        smooth = {"smooth_method" if "smooth_method" in names else "smooth": "exp"}
+        smooth: Dict[str, Any] = {"smooth_method" if "smooth_method" in names else "smooth": "exp"}
         total = BLEU.compute_bleu(
             correct=np.array(results[0].counts) + np.array(results[2].counts),
             total=np.array(results[0].totals) + np.array(results[2].totals),

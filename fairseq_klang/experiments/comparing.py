@@ -7,8 +7,8 @@ compared pair by pair.
 
 Runs that differ in nothing but the seed are one row: mean, standard deviation and, from two seeds
 on, a 95 % interval of the mean by Student's t. The first run named (or --baseline ID) is what the
-others are compared with, seed by seed, by sacreBLEU's paired bootstrap over the sentences of the
-same test set.
+others are compared with on the same test set: each seed by a paired bootstrap over the sentences,
+and all seeds together (docs/statistics.md).
 """
 
 import argparse
@@ -20,10 +20,19 @@ import statistics
 import sys
 from typing import Dict, List, Optional, Tuple
 
+import numpy as np
 from tqdm import tqdm
 
 from ..analysis import scoring
 from ..analysis.hypotheses import read_hypotheses
+from ..analysis.significance import (
+    FEWEST_SAMPLES,
+    Difference,
+    holm,
+    paired_bootstrap,
+    score_of,
+    sentence_statistics,
+)
 from ..analysis.tokens import moses_tokenizer
 from ..errors import KlangError, exit_status
 from ..files import read_json, read_lines, sha256
@@ -248,14 +257,15 @@ class Pair:
 
     first: Group
     second: Group
-    differences: Dict[int, scoring.Difference]  # {seed: paired bootstrap over sentences}
-    pooled: Optional[Pooled]  # over seeds
+    differences: Dict[int, Difference]  # {seed: over sentences}
+    pooled: Optional[Difference]  # all seeds
     reason: str = ""  # why there are none
+    adjusted: Optional[float] = None  # pooled's p by Holm's correction, of all pairs in the table
 
 
 def compare_groups(baseline, group, samples):
-    """The paired bootstrap of the seeds that both groups have, on the test set that both
-    translated; returns Pair."""
+    """Both groups on the test set that both translated, with the seeds that both have; returns
+    Pair."""
     seeds = sorted(set(baseline.by_seed) & set(group.by_seed))
     pairs = {seed: (baseline.by_seed[seed], group.by_seed[seed]) for seed in seeds}
     reason = "" if seeds else "no seed in common"
@@ -263,11 +273,17 @@ def compare_groups(baseline, group, samples):
         reason = reason or _why_not(*pair)
     if reason:
         return Pair(baseline, group, {}, None, reason)
-    differences = {
-        seed: _bootstrap(*pair, samples)
-        for seed, pair in tqdm(pairs.items(), desc=group.label, unit="seed", leave=False)
-    }
-    return Pair(baseline, group, differences, pool([found.delta for found in differences.values()]))
+    metric, _ = scoring.metrics()["bleu_tok"]
+    first, second = (
+        np.stack([_statistics(pair[place], metric) for pair in pairs.values()]) for place in (0, 1)
+    )
+
+    def test(rows):
+        return paired_bootstrap(first[rows], second[rows], score_of(metric), samples=samples)
+
+    rows = tqdm(range(len(seeds)), desc=group.label, unit="seed", leave=False)
+    differences = {seeds[row]: test([row]) for row in rows}
+    return Pair(baseline, group, differences, test(range(len(seeds))))
 
 
 def _why_not(first, second):
@@ -282,17 +298,14 @@ def _why_not(first, second):
     return ""
 
 
-def _bootstrap(first, second, samples):
-    reference = list(read_lines(first.test["reference"]))
-    systems = []
-    for run in (first, second):
-        data = run.settings["data"]
-        path = os.path.join(run.folder, f"gen.{run.test['subset']}.beam5.out")
-        options = {"subword": data["subword"], "tokenizer": data["tokenizer"]}
-        systems.append(read_hypotheses(path, len(reference), data["target"], **options).tokens)
-    split = moses_tokenizer(first.settings["data"]["target"])
-    metric, _ = scoring.metrics()["bleu_tok"]
-    return scoring.compare(metric, *systems, [split(line) for line in reference], samples=samples)
+def _statistics(run, metric):
+    """[N, C], the metric's statistics of a run's beam-5 translations."""
+    reference, data = list(read_lines(run.test["reference"])), run.settings["data"]
+    path = os.path.join(run.folder, f"gen.{run.test['subset']}.beam5.out")
+    options = {"subword": data["subword"], "tokenizer": data["tokenizer"]}
+    lines = read_hypotheses(path, len(reference), data["target"], **options).tokens
+    split = moses_tokenizer(data["target"])
+    return sentence_statistics(metric, lines, [split(line) for line in reference])
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -365,26 +378,38 @@ def epoch_table(groups):
     return rows
 
 
+def _difference(found):
+    return "{:+.2f} [{:+.2f}, {:+.2f}]".format(found.delta, *found.interval)
+
+
 def pair_table(pairs):
     """Rows of the third table: each group against the baseline."""
+    several = len(pairs) > 1
     rows = [
         [
             "run",
             "against",
-            "difference [95 % over seeds]",
+            "seeds",
+            "difference [95 %]",
+            "p",
+            *(["p (Holm)"] if several else []),
             "seed: difference [95 % over sentences] p",
         ]
     ]
     for pair in pairs:
+        pooled, cells = pair.pooled, ["-"] * (4 if several else 3)
+        if pooled:
+            cells = [str(pooled.seeds), _difference(pooled), f"{pooled.p_value:.4f}"]
+            cells += [f"{pair.adjusted:.4f}"] if several else []
         seeds = [
-            "{}: {:+.2f} [{:+.2f}, {:+.2f}] {:.4f}".format(seed, it.delta, *it.interval, it.p_value)
-            for seed, it in pair.differences.items()
+            f"{seed}: {_difference(found)} {found.p_value:.4f}"
+            for seed, found in pair.differences.items()
         ]
         rows.append(
             [
                 pair.second.label,
                 pair.first.label,
-                _text(pair.pooled, interval=True),
+                *cells,
                 "; ".join(seeds) or f"not compared: {pair.reason}",
             ]
         )
@@ -455,13 +480,14 @@ def csv_rows(groups, pairs):
                 found.p_value,
                 [seed],
             )
-        if pair.pooled and pair.pooled.n > 1:
+        if pair.pooled and pair.pooled.seeds > 1:
             yield row(
                 pair.second,
-                f"tok minus {pair.first.label}, over seeds",
+                f"tok minus {pair.first.label}, over {pair.pooled.over}",
                 "",
                 "",
-                pair.pooled,
+                Pooled(pair.pooled.seeds, pair.pooled.delta, None, pair.pooled.interval),
+                pair.pooled.p_value,
                 seeds=pair.differences,
             )
 
@@ -513,9 +539,12 @@ def notes(groups, pairs, samples):
     ]
     if any(pair.differences for pair in pairs):
         lines.append(
-            f"differences: BLEU tok, beam 5; paired bootstrap over sentences, {samples} resamples, "
-            "p of sacreBLEU's test."
+            "differences: BLEU tok, beam 5, run minus baseline, over seeds and sentences, with one "
+            f"seed over sentences only; two-sided paired bootstrap, {samples} resamples "
+            "(docs/statistics.md)."
         )
+        if len(pairs) > 1:
+            lines.append(f"p (Holm): adjusted for the {len(pairs)} pairs of this table.")
     shared = common_overrides([run for group in groups for run in group.runs])
     if shared:
         lines.append(f"all runs were made with {' '.join(shared)}")
@@ -567,8 +596,8 @@ def parser():
 def _pairs(args, groups):
     if args.no_pairs:
         return []
-    if args.samples < 1:
-        raise CompareError(f"--samples is {args.samples}; it must be 1 or more")
+    if args.samples < FEWEST_SAMPLES:
+        raise CompareError(f"--samples is {args.samples}; it must be {FEWEST_SAMPLES} or more")
     named = [
         group
         for group in groups
@@ -579,9 +608,13 @@ def _pairs(args, groups):
             f"--baseline is {args.baseline!r}; it must be one of "
             f"{', '.join(group.label for group in groups)}"
         )
-    return [
+    pairs = [
         compare_groups(named[0], group, args.samples) for group in groups if group is not named[0]
     ]
+    tested = [pair for pair in pairs if pair.pooled]
+    for pair, adjusted in zip(tested, holm([pair.pooled.p_value for pair in tested])):
+        pair.adjusted = adjusted
+    return pairs
 
 
 def command(args):

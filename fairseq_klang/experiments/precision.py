@@ -6,8 +6,8 @@ against the collision constant.
     word=FLOAT.pt --epochs 2 --lr 0.001 --warmup 100
 
 Each DIR is what klang prepare wrote. Every setting trains the same model on the same data with the
-same seeds, translates the test split (beam 5), and is compared with FP32 by paired bootstrap over
-all sentences of all seeds. With --from every setting, FP32 too, starts from the same trained float
+same seeds, translates the test split (beam 5), and is compared with FP32, seed by seed, over all
+sentences and seeds (docs/statistics.md). With --from every setting, FP32 too, starts from the same trained float
 weights. Half precision is fp16 autocast on CUDA, and bfloat16 on a CPU, where fairseq has no
 autocast. fp32 and qat8 are exported to int8 and served by CTranslate2 as well: quantised after
 training, and trained for it. Started again, it goes on where it stopped. Writes precision.csv,
@@ -22,6 +22,8 @@ import re
 import subprocess
 import sys
 import time
+
+from ..analysis.significance import FEWEST_SAMPLES
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(PACKAGE)
@@ -41,6 +43,8 @@ COLUMNS = [
     "low",
     "high",
     "p_value",
+    "lower",
+    "upper",
     "megabytes",
     "seconds_per_update",
     "sentences_per_second",
@@ -264,11 +268,11 @@ def seconds_per_update(folder):
     return statistics.median(values) if values else float("nan")
 
 
-def judge(low, high, reference_bleu):
-    """Whether a loss below LIMIT is certain ("kept"), excluded ("lost"), or neither; low, high: the
-    95 % interval of the difference."""
+def judge(lower, upper, reference_bleu):
+    """Whether a loss below LIMIT of BLEU is sure ("kept"), excluded ("lost"), or neither: a test of
+    non-inferiority. lower, upper: the one-sided 95 % bounds of the difference."""
     limit = -LIMIT * reference_bleu
-    return "kept" if low > limit else "lost" if high < limit else "undecided"
+    return "kept" if lower > limit else "lost" if upper < limit else "undecided"
 
 
 def verdicts(rows):
@@ -278,7 +282,7 @@ def verdicts(rows):
         own = {row["setting"]: row for row in rows if row["vocabulary"] == name}
         plain = own["fp32"]["bleu"]
         state = {
-            setting: judge(row["low"], row["high"], plain)
+            setting: judge(row["lower"], row["upper"], plain)
             for setting, row in own.items()
             if setting != "fp32"
         }
@@ -287,8 +291,11 @@ def verdicts(rows):
             word = {"kept": "supported", "lost": "refuted", "undecided": "undecided"}[state["qat8"]]
             row = own["qat8"]
             lines.append(
-                f"{name}: INT8 training loses less than 0.5 % of BLEU: {word} (FP32 {plain:.2f}, "
-                f"difference {row['delta']:+.2f}, 95 % {row['low']:+.2f} to {row['high']:+.2f})"
+                f"{name}: INT8 training loses less than 0.5 % of BLEU, which is {LIMIT * plain:.2f} "
+                f"BLEU: {word} (FP32 {plain:.2f}, difference {row['delta']:+.2f}, 95 % "
+                f"{row['low']:+.2f} to {row['high']:+.2f}, one-sided above {row['lower']:+.2f} and "
+                f"below {row['upper']:+.2f}); a limit of 0.5 BLEU is "
+                f"{'kept' if row['lower'] > -0.5 else 'lost' if row['upper'] < -0.5 else 'open'}"
             )
         enough, fewer = state.get(f"qat{needed}"), state.get(f"qat{needed - 1}")
         if enough and fewer:
@@ -341,13 +348,9 @@ def collect(study, datas):
                 label = f"{setting} served"
                 outputs[label], sizes[label] = [path for path, _ in served], served[0][1]
             for label, paths in outputs.items():
-                pooled[label] = [line for path in paths for line in hypotheses(path)]
+                pooled[label] = [hypotheses(path) for path in paths]
                 difference = compare(
-                    metric,
-                    pooled["fp32"],
-                    pooled[label],
-                    reference * len(options.seeds),
-                    options.samples,
+                    metric, pooled["fp32"], pooled[label], reference, options.samples
                 )
                 speeds = [
                     float(
@@ -357,7 +360,9 @@ def collect(study, datas):
                     )
                     for path in paths
                 ]
-                bleu = metric.corpus_score(pooled[label], [reference * len(options.seeds)]).score
+                bleu = sum(
+                    metric.corpus_score(lines, [reference]).score for lines in pooled[label]
+                ) / len(paths)
                 rows.append(
                     dict(
                         zip(
@@ -373,6 +378,7 @@ def collect(study, datas):
                                 difference.delta,
                                 *difference.interval,
                                 difference.p_value,
+                                *difference.bounds,
                             ),
                         ),
                         megabytes=sizes[label] / 1e6,
@@ -517,6 +523,8 @@ def main(argv=None):
     for name, data in datas.items():
         if not os.path.isfile(os.path.join(data, "prepare.json")):
             parser.error(f"--data {name}={data}: {data} was not made by klang prepare")
+    if options.samples < FEWEST_SAMPLES:
+        parser.error(f"--samples is {options.samples}; it must be {FEWEST_SAMPLES} or more")
     options.out = os.path.abspath(options.out)
     options.settings = [
         setting for setting in SETTINGS if setting == "fp32" or setting in options.settings

@@ -30,8 +30,10 @@ def row(setting, delta, low, high, bleu=30.0):
         bits=0,
         bleu=bleu + delta,
         delta=delta,
-        low=low,
-        high=high,
+        low=low - 0.01,
+        high=high + 0.01,
+        lower=low,
+        upper=high,
     )
 
 
