@@ -60,6 +60,7 @@ def test_every_flag_is_in_the_readme():
     configs = (RestrictedSoftBleuConfig, FusedCrossEntropyConfig, QatConfig)
     own = {name for config in configs for name in config.__annotations__} | {
         "init_from",
+        "init_dictionaries",
         "decode_head",
         "decode_mix",
     }

@@ -17,7 +17,7 @@ from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
 
-from ..checkpoints.initialise import dictionary_fingerprint, initialise_encoder_from
+from ..checkpoints.initialise import initialise_encoder_from
 from ..errors import NotFiniteError, UsageError, check_options
 from ..learning.objectives import OBJECTIVES, strip_padding
 from ..models.autoencoder import check_source_passes
@@ -171,8 +171,6 @@ class TranslationAutoencodingTask(AdaptingTask):
         TranslationAutoencodingConfig.check(cfg)
         self.epoch, self.warned = 1, False
         self.training_objective = self.objective(cfg.ae_objective)
-        # Goes into checkpoints, so that --init-encoder-from can tell another dictionary.
-        self.state.merge_state_dict({"source_dictionary": dictionary_fingerprint(src_dict)})
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
@@ -222,7 +220,12 @@ class TranslationAutoencodingTask(AdaptingTask):
         if self.learns_source:
             check_source_passes(model, self.cfg.ae_objective, "--ae-objective")
         if self.cfg.init_encoder_from and not from_checkpoint:
-            initialise_encoder_from(model, self.cfg.init_encoder_from, self.source_dictionary)
+            initialise_encoder_from(
+                model,
+                self.cfg.init_encoder_from,
+                self.source_dictionary,
+                self.cfg.init_dictionaries,
+            )
         return model
 
     # -- training ----------------------------------------------------------------------------------

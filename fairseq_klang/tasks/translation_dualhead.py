@@ -4,12 +4,13 @@ offer."""
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import nn
 
-from ..checkpoints.initialise import initialise_from
+from ..checkpoints.initialise import dictionary_fingerprint, initialise_from
 from ..errors import UsageError
 from ..models.heads import DECODE_HEADS, choose_decode_head
 
@@ -29,6 +30,15 @@ class TranslationDualHeadConfig(TranslationConfig):
             )
         },
     )
+    init_dictionaries: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": (
+                "folder with the dict.LANG.txt that the checkpoint of --init-from or "
+                "--init-encoder-from was trained with; the data folder that it names if not given"
+            )
+        },
+    )
     decode_head: Optional[ChoiceEnum(DECODE_HEADS)] = field(
         default=None,
         metadata={"help": "output layer used in generation; as the model was trained if not given"},
@@ -43,7 +53,23 @@ class TranslationDualHeadConfig(TranslationConfig):
 
 @register_task("translation_dualhead", dataclass=TranslationDualHeadConfig)
 class TranslationDualHeadTask(TranslationTask):
-    """Translation with `--decode-head`, `--decode-mix` and `--init-from`, for any architecture."""
+    """Translation with a choice of head and a start from another checkpoint, for any
+    architecture."""
+
+    def __init__(self, cfg: Any, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        if cfg.init_dictionaries and not (cfg.init_from or getattr(cfg, "init_encoder_from", None)):
+            raise UsageError(
+                f"--init-dictionaries is {cfg.init_dictionaries}, but no checkpoint is named; add "
+                "--init-from, or leave it out"
+            )
+        # They go into checkpoints, so that a later start from one can tell other dictionaries.
+        self.state.merge_state_dict(
+            {
+                "source_dictionary": dictionary_fingerprint(src_dict),
+                "target_dictionary": dictionary_fingerprint(tgt_dict),
+            }
+        )
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """Build the model, set its decoding head, and in training start it from `--init-from`."""
@@ -56,5 +82,11 @@ class TranslationDualHeadTask(TranslationTask):
                 f"{head}; add --decode-head mix, or leave it out"
             )
         if self.cfg.init_from and not from_checkpoint:
-            initialise_from(model, self.cfg.init_from)
+            initialise_from(
+                model,
+                self.cfg.init_from,
+                self.source_dictionary,
+                self.target_dictionary,
+                self.cfg.init_dictionaries,
+            )
         return model

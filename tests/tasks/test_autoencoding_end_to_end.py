@@ -317,7 +317,9 @@ def test_source_only_training_and_an_encoder_started_from_it(
         )
     state["cfg"]["task"]["data"] = "/nowhere"
     torch.save(state, tmp_path / "plain.pt")
-    with pytest.raises(UsageError, match="does not say which dictionary it was trained with"):
+    with pytest.raises(
+        UsageError, match="its source dictionary /nowhere/.* does not exist; name the folder"
+    ):
         initialise_encoder_from(
             model, tmp_path / "plain.pt", Dictionary.load(str(joined_data / "dict.de.txt"))
         )
