@@ -302,7 +302,7 @@ class AdaptingTask(TranslationDualHeadTask):
                 save_adapted(models[0], trained[0], path)
                 logger.info(f"--adapt-save: the adapted model is in {path}")
             except KlangError as error:
-                logger.error(str(error))
+                logger.error(f"--adapt-save {error}")
                 sys.stdout.flush()
                 logging.shutdown()
                 os._exit(1)  # what an exit handler raises does not change the exit status

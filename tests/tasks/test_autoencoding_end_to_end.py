@@ -535,7 +535,7 @@ def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, t
         "holds no training pairs de-en", model, adapt_replay=1.0, adapt_replay_data=str(tmp_path)
     )
     refuse(
-        "the folder .* does not exist or cannot be written",
+        "no does not exist or cannot be written; name another place",
         model,
         adapt_reset="never",
         adapt_save=str(tmp_path / "no" / "x.pt"),
