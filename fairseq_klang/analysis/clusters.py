@@ -6,31 +6,37 @@ import numpy as np
 
 from ..errors import KlangError
 
+STARTS = 20
+
 
 class ClusterError(KlangError):
     """Vectors that cannot be clustered, or scikit-learn missing."""
 
 
 class Clusters(NamedTuple):
-    """`silhouette` in [-1, 1], higher is tighter; `inertia`, the sum of squared distances to the
-    centres; `spread`, that sum around the common mean. inertia / spread in [0, 1] does not depend
-    on the vectors' scale; lower is tighter."""
+    """Indices of K-means, each the mean over its starts, with the standard deviation over them.
+
+    `silhouette` is in [-1, 1], higher is tighter. `relative_inertia` in [0, 1] is the sum of
+    squared distances to the centres over that to the common mean; lower is tighter, and the
+    vectors' scale does not matter. A difference below the deviations says nothing: K-means itself
+    varies so much.
+    """
 
     silhouette: float
-    inertia: float
-    spread: float
+    silhouette_sd: float
+    relative_inertia: float
+    relative_inertia_sd: float
 
 
-def cluster(vectors, count, seed=0):
-    """K-means of vectors [N, d] into `count` clusters, the best of ten starts; returns
-    :class:`Clusters`.
+def cluster(vectors: np.ndarray, count: int, seed: int = 0, starts: int = STARTS) -> Clusters:
+    """K-means of vectors [N, d] into `count` clusters, from `starts` starts of their own.
 
     Raises ClusterError for fewer than count + 1 vectors, fewer than two clusters, or without
     scikit-learn.
     """
     try:
         from sklearn.cluster import KMeans
-        from sklearn.metrics import silhouette_score
+        from sklearn.metrics import pairwise_distances, silhouette_score
     except ImportError:
         raise ClusterError(
             "clustering needs scikit-learn: pip install 'fairseq-klang[analysis]'"
@@ -41,6 +47,12 @@ def cluster(vectors, count, seed=0):
             f"the number of clusters is {count}; it must be at least 2 and below the number of "
             f"vectors, {len(vectors)}"
         )
-    model = KMeans(count, n_init=10, random_state=seed).fit(vectors)
-    spread = float(((vectors - vectors.mean(0)) ** 2).sum())
-    return Clusters(float(silhouette_score(vectors, model.labels_)), float(model.inertia_), spread)
+    distances = pairwise_distances(vectors)
+    spread = ((vectors - vectors.mean(0)) ** 2).sum()
+    indices = []
+    for start in range(starts):
+        model = KMeans(count, n_init=1, random_state=seed + start).fit(vectors)
+        silhouette = silhouette_score(distances, model.labels_, metric="precomputed")
+        indices.append((silhouette, model.inertia_ / spread))
+    means, deviations = np.mean(indices, 0), np.std(indices, 0, ddof=1)
+    return Clusters(float(means[0]), float(deviations[0]), float(means[1]), float(deviations[1]))

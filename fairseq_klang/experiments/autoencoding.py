@@ -31,10 +31,12 @@ from tqdm import tqdm
 
 from .. import register
 from ..analysis.clusters import cluster
-from ..analysis.logs import read_log
 from ..analysis.hypotheses import join_subwords
-from ..analysis.ratio import alpha_star, bleu_of, bleu_statistics
-from ..analysis.tokens import moses_detokenizer
+from ..analysis.logs import read_log
+from ..analysis.ratio import alpha_star
+from ..analysis.scoring import metrics
+from ..analysis.significance import FEWEST_SAMPLES, score_of, sentence_statistics
+from ..analysis.tokens import bleu_tokenizer, moses_detokenizer
 from ..errors import KlangError, exit_status
 from ..files import read_lines
 from ..learning.adaptation import Adapter
@@ -361,16 +363,18 @@ def _held_out(options, system):
 
 def _measure(options, lines, states, references, name, seed, seen):
     found = cluster(states, options.clusters)
-    bleu = bleu_of(bleu_statistics(lines, references).sum(0))
     return dict(
         system=name,
         seed=seed,
         sentences=seen,
-        bleu=round(bleu, 3),
-        silhouette=round(found.silhouette, 5),
-        inertia=round(found.inertia, 3),
-        relative_inertia=round(found.inertia / found.spread, 5),
+        bleu=round(_metric(options.target).corpus_score(lines, [references]).score, 3),
+        **{index: round(value, 5) for index, value in found._asdict().items()},
     )
+
+
+def _metric(language):
+    """Lower-cased sacreBLEU for text in a language."""
+    return metrics(bleu_tokenizer(language)[0])["bleu_lc"][0]
 
 
 def stream(options):
@@ -503,40 +507,46 @@ def ratio(options):
     references = list(
         read_lines(os.path.join(options.data, "raw", f"{options.valid}.{options.target}"))
     )[: options.held_out]
-    frozen = bleu_statistics(hypotheses("frozen", lambda system: None), references)
-    measured = [
+    metric = _metric(options.target)
+
+    def statistics(name, run):
+        return sentence_statistics(metric, hypotheses(name, run), references)
+
+    frozen = statistics("frozen", lambda system: None)
+    measured = np.array(
         [
-            bleu_statistics(
-                hypotheses(f"ratio{alpha:g}-seed{seed}", learn(alpha, seed)), references
-            )
-            for seed in options.seeds
+            [statistics(f"ratio{alpha:g}-seed{seed}", learn(alpha, seed)) for seed in options.seeds]
+            for alpha in options.ratios
         ]
-        for alpha in options.ratios
-    ]
-    level = bleu_of(frozen.sum(0))
+    )  # [A, R, N, C]
+    bleu = score_of(metric)
+    level = float(bleu(frozen.sum(0)))
     rows = [dict(ratio=0, seed="frozen", bleu=round(level, 3), gain=0.0)]
-    for alpha, runs in zip(options.ratios, measured):
-        for seed, statistics in zip(options.seeds, runs):
-            bleu = bleu_of(statistics.sum(0))
+    for alpha, values in zip(options.ratios, bleu(measured.sum(2))):
+        for seed, value in zip(options.seeds, values):
             rows.append(
-                dict(ratio=alpha, seed=seed, bleu=round(bleu, 3), gain=round(bleu - level, 3))
+                dict(ratio=alpha, seed=seed, bleu=round(value, 3), gain=round(value - level, 3))
             )
-    star = alpha_star(options.ratios, measured, frozen, samples=options.samples)
+    star = alpha_star(options.ratios, measured, frozen, bleu, samples=options.samples)
+    verdict = star.verdict(options.ratios)
     write_table(os.path.join(options.out, "ratio.csv"), rows)
-    interval = [f"{value:.3g}" for value in star.interval]
     write_table(
         os.path.join(options.out, "alpha_star.csv"),
         [
             dict(
-                alpha_star=f"{star.alpha:.3g}",
-                low=interval[0],
-                high=interval[1],
-                share_with_decay=round(star.share, 3),
-                seeds=len(options.seeds),
+                ratio=alpha,
+                gain=round(found.delta, 3),
+                low=round(found.interval[0], 3),
+                high=round(found.interval[1], 3),
+                p_value=round(found.p_value, 5),
+                over=found.over,
+                seeds=found.seeds,
+                alpha_star=verdict,
             )
+            for alpha, found in zip(options.ratios, star.gains)
         ],
     )
-    print(f"alpha* = {star.alpha:.3g}, 95 % interval [{interval[0]}, {interval[1]}]")
+    print(f"alpha*: {verdict}")
     shares = [
         (1.0 if math.isinf(row["ratio"]) else row["ratio"] / (1 + row["ratio"]), row["gain"])
         for row in rows[1:]
@@ -616,7 +626,7 @@ def skeleton(options):
                 expected = join_subwords(
                     [dictionary.string(sentence) for sentence in sentences], "bpe"
                 )
-                bleu = bleu_of(bleu_statistics(found, expected).sum(0))
+                bleu = _metric(options.source).corpus_score(found, [expected]).score
                 exact = np.mean([one == other for one, other in zip(found, expected)])
                 write_lines(
                     done,
@@ -760,7 +770,10 @@ def parser():
     )
     learning.add_argument("--clusters", type=number(int, 2), default=10, help="of K-means")
     learning.add_argument(
-        "--samples", type=number(int, 2), default=1000, help="of the bootstrap of alpha*"
+        "--samples",
+        type=number(int, FEWEST_SAMPLES),
+        default=1000,
+        help="of the bootstrap of alpha*",
     )
     return result
 

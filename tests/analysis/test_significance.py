@@ -17,11 +17,7 @@ from fairseq_klang.analysis.significance import (
     sentence_statistics,
 )
 from helpers.outputs import REFERENCE
-
-
-def mean(sums):
-    """The score of statistics (value, 1): the mean value."""
-    return sums[..., 0] / sums[..., 1]
+from helpers.significance import mean
 
 
 def systems(differences):

@@ -589,7 +589,7 @@ def study(*arguments):
             "--clusters",
             "3",
             "--samples",
-            "20",
+            "40",
             "--pretrain-epochs",
             "1",
         ]
