@@ -1,7 +1,8 @@
-"""`fused_cross_entropy`: fairseq's label-smoothed cross-entropy with the output layer fused in, for
-memory alone (DESIGN 2)."""
+"""`fused_cross_entropy`: fairseq's label-smoothed cross-entropy, with the output layer fused in to
+save memory."""
 
 from dataclasses import dataclass, field
+from typing import Any, Dict, Tuple
 
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
@@ -9,11 +10,13 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterionConfig,
 )
 from fairseq.dataclass import ChoiceEnum
+from torch import Tensor, nn
 
 from ..compat import HAS_TORCH_LINEAR_CROSS_ENTROPY
-from ..errors import UsageError
+from ..errors import UsageError, check_options
 from ..losses import fused_cross_entropy, torch_cross_entropy
 from ..models.heads import read_heads
+from .common import accuracy_counts, label_smoothing_rules
 
 KERNELS = ("klang", "torch")
 
@@ -33,17 +36,10 @@ class FusedCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     )
 
     @staticmethod
-    def check(cfg):
+    def check(cfg: Any) -> None:
         """Raise UsageError (option, value given, legal values) for values that are out of range or
         do not go together."""
-        if not 0 <= cfg.label_smoothing < 1:
-            raise UsageError(
-                f"--label-smoothing is {cfg.label_smoothing}; it must be at least 0 and below 1"
-            )
-        if cfg.ignore_prefix_size < 0:
-            raise UsageError(
-                f"--ignore-prefix-size is {cfg.ignore_prefix_size}; it must be 0 or more"
-            )
+        check_options(label_smoothing_rules(cfg))
         if cfg.ce_kernel == "torch":
             if not HAS_TORCH_LINEAR_CROSS_ENTROPY:
                 raise UsageError("--ce-kernel is torch, which needs torch 2.13 or newer; use klang")
@@ -64,7 +60,7 @@ class FusedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Same loss, gradients and log as `label_smoothed_cross_entropy`, without a tensor of N x V
     elements (N = B * T)."""
 
-    def __init__(self, task, cfg):
+    def __init__(self, task: Any, cfg: FusedCrossEntropyConfig) -> None:
         FusedCrossEntropyConfig.check(cfg)
         super().__init__(
             task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy
@@ -72,11 +68,15 @@ class FusedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         self.kernel = cfg.ce_kernel
 
     @classmethod
-    def build_criterion(cls, cfg, task):
+    def build_criterion(
+        cls, cfg: FusedCrossEntropyConfig, task: Any
+    ) -> "FusedCrossEntropyCriterion":
         """Build from fairseq's configuration."""
         return cls(task, cfg)
 
-    def forward(self, model, sample, reduce=True):
+    def forward(
+        self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True
+    ) -> Tuple[Tensor, int, Dict[str, Any]]:
         """(loss, sample_size, logging_output); the loss is a sum over tokens, or [B * T, 1] with
         `reduce=False`, as in fairseq.
 
@@ -86,8 +86,7 @@ class FusedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         if heads is None:
             raise UsageError(
                 "--criterion fused_cross_entropy needs a model whose output layer is one linear "
-                "projection; "
-                "use label_smoothed_cross_entropy for this one"
+                "projection; use label_smoothed_cross_entropy for this one"
             )
         target = sample["target"][:, self.ignore_prefix_size :]
         rows = (
@@ -117,7 +116,5 @@ class FusedCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             "sample_size": sample_size,
         }
         if self.report_accuracy:
-            counted = target.flatten().ne(self.padding_idx)
-            log["n_correct"] = (fused.best.eq(target.flatten()) & counted).sum()
-            log["total"] = counted.sum()
+            log.update(accuracy_counts(fused.best, target.flatten(), self.padding_idx))
         return loss, sample_size, log

@@ -1,10 +1,10 @@
-"""`restricted_softbleu`: cross-entropy times a differentiable BLEU restricted to the collision set
-(DESIGN 1 and 6)."""
+"""`restricted_softbleu`: CE * (1 + alpha * (1 - SB)), with a differentiable BLEU, SB, whose softmax
+is restricted to the tokens that collide (docs/loss.md)."""
 
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -15,16 +15,18 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from omegaconf import II
+from torch import Tensor, nn
 
 from ..analysis.scoring import self_test
 from ..checks.preflight import check_checkpoint_metric, check_restore_file
 from ..collision import K_LANG, collision_size
 from ..compat import follow_training, is_training_command
-from ..errors import NotFiniteError, UsageError
+from ..errors import NotFiniteError, check_options
 from ..losses import (
     COUNTS,
     FORMS,
     NGRAMS,
+    SoftBleu,
     ce_weight,
     combine,
     fused_cross_entropy,
@@ -32,7 +34,8 @@ from ..losses import (
     soft_bleu,
     target_masks,
 )
-from ..models.heads import read_heads
+from ..models.heads import Heads, read_heads
+from .common import accuracy_counts, label_smoothing_rules
 
 logger = logging.getLogger(__name__)
 
@@ -90,63 +93,99 @@ class RestrictedSoftBleuConfig(LabelSmoothedCrossEntropyCriterionConfig):
     restore_file: str = II("checkpoint.restore_file")
 
     @staticmethod
-    def check(cfg):
-        """Raise UsageError (option, value given, legal values) for a value out of range."""
-        interpolate = cfg.sb_form == "interpolate"
+    def check(cfg: Any) -> None:
+        """Raise UsageError (option, value given, legal values) for a value that is out of range, or
+        that would have no effect beside the others."""
+        interpolate, log = cfg.sb_form == "interpolate", cfg.sb_form == "log"
         alphas = (
             "between 0 and 1 with --sb-form interpolate" if interpolate else "a number of 0 or more"
         )
 
-        def alpha_is_legal(value):
+        def alpha_is_legal(value: float) -> bool:
             return 0 <= value <= (1 if interpolate else math.inf) and math.isfinite(value)
 
+        def in_use(option: str, condition: bool, reason: str) -> Tuple[str, Any, bool, str]:
+            """Rule: unless the condition holds, the option keeps its default, for the reason."""
+            name = option[2:].replace("-", "_")
+            value, default = getattr(cfg, name), getattr(RestrictedSoftBleuConfig, name)
+            kept = "left out" if default is None else f"left at {default}"
+            return option, value, condition or value == default, f"{kept} {reason}"
+
         top = cfg.sb_alpha if cfg.sb_alpha_max is None else cfg.sb_alpha_max
-        rules = [
-            ("--sb-alpha", cfg.sb_alpha, alpha_is_legal(cfg.sb_alpha), alphas),
-            (
-                "--sb-alpha-max",
-                cfg.sb_alpha_max,
-                alpha_is_legal(top) and top >= cfg.sb_alpha,
-                f"{alphas}, and not below --sb-alpha",
-            ),
-            (
-                "--sb-alpha-step",
-                cfg.sb_alpha_step,
-                0 <= cfg.sb_alpha_step < math.inf,
-                "a number of 0 or more",
-            ),
-            (
-                "--sb-alpha-step",
-                cfg.sb_alpha_step,
-                not (interpolate and cfg.sb_alpha_step and cfg.sb_alpha_max is None),
-                "0 with --sb-form interpolate unless --sb-alpha-max is given too",
-            ),
-            ("--sb-beta", cfg.sb_beta, 0 < cfg.sb_beta < math.inf, "above 0"),
-            ("--k-lang", cfg.k_lang, 0 < cfg.k_lang <= 1, "above 0 and at most 1"),
-            (
-                "--sb-topk",
-                cfg.sb_topk,
-                cfg.sb_topk is None or cfg.sb_topk >= 0,
-                "0 (full softmax) or more",
-            ),
-            ("--sb-decay", cfg.sb_decay, 0 < cfg.sb_decay <= 1, "above 0 and at most 1"),
-            ("--sb-max-order", cfg.sb_max_order, cfg.sb_max_order >= 1, "1 or more"),
-            (
-                "--ignore-prefix-size",
-                cfg.ignore_prefix_size,
-                cfg.ignore_prefix_size >= 0,
-                "0 or more",
-            ),
-            (
-                "--label-smoothing",
-                cfg.label_smoothing,
-                0 <= cfg.label_smoothing < 1,
-                "at least 0 and below 1",
-            ),
-        ]
-        for option, value, legal, values in rules:
-            if not legal:
-                raise UsageError(f"{option} is {value}; it must be {values}")
+        check_options(
+            [
+                ("--sb-alpha", cfg.sb_alpha, alpha_is_legal(cfg.sb_alpha), alphas),
+                (
+                    "--sb-alpha-max",
+                    cfg.sb_alpha_max,
+                    alpha_is_legal(top) and top >= cfg.sb_alpha,
+                    f"{alphas}, and not below --sb-alpha",
+                ),
+                (
+                    "--sb-alpha-step",
+                    cfg.sb_alpha_step,
+                    0 <= cfg.sb_alpha_step < math.inf,
+                    "a number of 0 or more",
+                ),
+                (
+                    "--sb-alpha-step",
+                    cfg.sb_alpha_step,
+                    not (interpolate and cfg.sb_alpha_step and cfg.sb_alpha_max is None),
+                    "0 with --sb-form interpolate unless --sb-alpha-max is given too",
+                ),
+                ("--sb-beta", cfg.sb_beta, 0 < cfg.sb_beta < math.inf, "above 0"),
+                ("--k-lang", cfg.k_lang, 0 < cfg.k_lang <= 1, "above 0 and at most 1"),
+                (
+                    "--sb-topk",
+                    cfg.sb_topk,
+                    cfg.sb_topk is None or cfg.sb_topk >= 0,
+                    "0 (full softmax) or more",
+                ),
+                ("--sb-decay", cfg.sb_decay, 0 < cfg.sb_decay <= 1, "above 0 and at most 1"),
+                ("--sb-max-order", cfg.sb_max_order, cfg.sb_max_order >= 1, "1 or more"),
+                *label_smoothing_rules(cfg),
+                in_use("--sb-alpha", not log, "with --sb-form log, which has no alpha"),
+                in_use("--sb-alpha-step", not log, "with --sb-form log, which has no alpha"),
+                in_use(
+                    "--sb-alpha-max",
+                    cfg.sb_alpha_step > 0,
+                    "unless --sb-alpha-step is given: without a step alpha stays at --sb-alpha",
+                ),
+                in_use(
+                    "--sb-beta",
+                    cfg.sb_form == "power",
+                    "unless --sb-form is power, the one form with an exponent",
+                ),
+                in_use(
+                    "--sb-decay",
+                    cfg.sb_ngrams == "decay",
+                    "unless --sb-ngrams is decay: true n-grams do not decay",
+                ),
+            ]
+        )
+        if cfg.sb_topk is not None and cfg.k_lang != K_LANG:
+            logger.warning(f"--k-lang {cfg.k_lang} is not used: --sb-topk {cfg.sb_topk} names k")
+        if log and cfg.label_smoothing:
+            logger.warning(
+                f"--label-smoothing {cfg.label_smoothing} is not used: --sb-form log trains no "
+                "cross-entropy"
+            )
+
+
+class _Parts(NamedTuple):
+    """What the criterion computes of a batch.
+
+    Attributes:
+        loss: [B], with gradient.
+        nll: sum over the batch, in nats, without gradient.
+        best: [B * T], the highest scoring tokens, or None.
+        bleu: the soft BLEU.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    best: Optional[Tensor]
+    bleu: SoftBleu
 
 
 @register_criterion("restricted_softbleu", dataclass=RestrictedSoftBleuConfig)
@@ -159,12 +198,12 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
 
     warned = False  # of sentences with nothing to score, once a process
 
-    def __init__(self, task, cfg):
+    def __init__(self, task: Any, cfg: RestrictedSoftBleuConfig) -> None:
         super().__init__(task)
         RestrictedSoftBleuConfig.check(cfg)
         self.cfg = cfg
         self.epoch, self.num_updates = 1, 0
-        self.not_finite = None
+        self.not_finite: Optional[Tuple[Tensor, int]] = None
         dictionary = task.target_dictionary
         vocab = len(dictionary)
         self.topk = collision_size(vocab, cfg.k_lang) if cfg.sb_topk is None else cfg.sb_topk
@@ -190,9 +229,10 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         )
 
     @classmethod
-    def build_criterion(cls, cfg, task):
-        """Build from fairseq's configuration, after testing what would otherwise fail hours
-        later."""
+    def build_criterion(
+        cls, cfg: RestrictedSoftBleuConfig, task: Any
+    ) -> "RestrictedSoftBleuCriterion":
+        """Build from fairseq's configuration, and test now what would fail hours later."""
         criterion = cls(task, cfg)
         if is_training_command():
             check_checkpoint_metric(cfg.best_checkpoint_metric, cfg.maximize_best_checkpoint_metric)
@@ -203,77 +243,78 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         return criterion
 
     @property
-    def alpha(self):
-        """alpha(epoch) = min(alpha_max, alpha + alpha_step * (epoch - 1)) of DESIGN 1."""
+    def alpha(self) -> float:
+        """alpha(epoch) = min(alpha_max, alpha + alpha_step * (epoch - 1))."""
         alpha = self.cfg.sb_alpha + self.cfg.sb_alpha_step * (self.epoch - 1)
         return alpha if self.cfg.sb_alpha_max is None else min(self.cfg.sb_alpha_max, alpha)
 
-    def forward(self, model, sample, reduce=True):
+    def forward(
+        self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True
+    ) -> Tuple[Tensor, int, Dict[str, Any]]:
         """(loss, sample_size, logging_output); the loss is summed over sentences, or [B] with
         `reduce=False`.
 
         Raises NotFiniteError, naming the update, when the loss is not finite.
         """
-        prefix = self.cfg.ignore_prefix_size
-        target = sample["target"][:, prefix:]
-        form = dict(form=self.cfg.sb_form, alpha=self.alpha, beta=self.cfg.sb_beta)
-        tokens = target.ne(self.padding_idx).sum(1)
+        target = sample["target"][:, self.cfg.ignore_prefix_size :]
         heads = read_heads(model, sample["net_input"])
         if heads is None:
-            ce, nll, best, bleu = self._dense(model, sample, target, prefix)
-            loss = combine(ce, bleu.score, tokens, **form)
+            parts = self._dense(model, sample["net_input"], target)
         else:
-            features = heads.features[:, prefix:]
-            bleu = restricted_soft_bleu(
-                features, heads.sb.weight, target, bias=heads.sb.bias, **self.soft_bleu_options
-            )
-            fused = fused_cross_entropy(
-                features.flatten(0, 1),
-                heads.ce.weight,
-                target.flatten(),
-                bias=heads.ce.bias,
-                row_weight=ce_weight(bleu.score, tokens, **form).repeat_interleave(target.size(1)),
-                label_smoothing=self.cfg.label_smoothing,
-                ignore_index=self.padding_idx,
-                with_best=self.cfg.report_accuracy,
-            )
-            ce, nll, best = fused.loss.view_as(target).sum(1), fused.nll, fused.best
-            weighted = fused.weighted.sum() if reduce else fused.weighted.view_as(target).sum(1)
-            # The product rule (DESIGN 2): the cross-entropy's gradient comes from the fused pass,
-            # whose rows are weighted by d loss / d ce, and soft BLEU's from the form with the
-            # cross-entropy held constant.
-            through_score = combine(ce, bleu.score, tokens, **form)
-            loss = weighted + (through_score.sum() if reduce else through_score) - weighted.detach()
-        loss = loss.sum() if reduce else loss
+            parts = self._lean(heads, target)
+        loss = parts.loss.sum() if reduce else parts.loss
         self._check_finite(loss, model)
         sample_size = target.size(0) if self.cfg.sentence_avg else sample["ntokens"]
-        scored, _ = target_masks(target, **self.special_tokens)
-        log = self._log(loss, nll, target, bleu, scored, sample, sample_size)
-        log["sb_alpha"] = self.alpha * target.size(0)
-        if best is not None:
-            counted = target.flatten().ne(self.padding_idx)
-            log["n_correct"] = (best.eq(target.flatten()) & counted).sum()
-            log["total"] = counted.sum()
+        log = self._log(loss, parts, target, sample["ntokens"], sample_size)
         if heads is not None and loss.requires_grad and reduce:
             self._log_gradient_norms(loss, heads, log)
         return loss, sample_size, log
 
-    def _dense(self, model, sample, target, prefix):
-        """Both parts from the model's log-probabilities, by plain autograd, for output layers of
-        any kind."""
-        net_output = model(**sample["net_input"])
-        log_probs = model.get_normalized_probs(net_output, log_probs=True).float()[:, prefix:]
-        vocab = log_probs.size(-1)
-        spread = self.cfg.label_smoothing / (vocab - 1)
+    def _form(self, target: Tensor) -> Dict[str, Any]:
+        """The arguments of `combine` and `ce_weight` beside cross-entropy and score."""
+        tokens = target.ne(self.padding_idx).sum(1)
+        return dict(tokens=tokens, form=self.cfg.sb_form, alpha=self.alpha, beta=self.cfg.sb_beta)
+
+    def _lean(self, heads: Heads, target: Tensor) -> _Parts:
+        """From features and the heads' weights: no tensor of N x V elements."""
+        features = heads.features[:, self.cfg.ignore_prefix_size :]
+        bleu = restricted_soft_bleu(
+            features, heads.sb.weight, target, bias=heads.sb.bias, **self.soft_bleu_options
+        )
+        form = self._form(target)
+        fused = fused_cross_entropy(
+            features.flatten(0, 1),
+            heads.ce.weight,
+            target.flatten(),
+            bias=heads.ce.bias,
+            row_weight=ce_weight(bleu.score, **form).repeat_interleave(target.size(1)),
+            label_smoothing=self.cfg.label_smoothing,
+            ignore_index=self.padding_idx,
+            with_best=self.cfg.report_accuracy,
+        )
+        # The product rule (docs/loss.md): the cross-entropy's gradient comes from the fused pass,
+        # whose rows are weighted by d loss / d ce, and soft BLEU's from the form with the
+        # cross-entropy held constant.
+        weighted = fused.weighted.view_as(target).sum(1)
+        through_score = combine(fused.loss.view_as(target).sum(1), bleu.score, **form)
+        loss = weighted + through_score - weighted.detach()
+        return _Parts(loss, fused.nll.sum(), fused.best, bleu)
+
+    def _dense(self, model: nn.Module, net_input: Dict[str, Any], target: Tensor) -> _Parts:
+        """From the log-probabilities of a model with any output layer, by plain autograd."""
+        log_probs = model.get_normalized_probs(model(**net_input), log_probs=True).float()
+        log_probs = log_probs[:, self.cfg.ignore_prefix_size :]
+        spread = self.cfg.label_smoothing / (log_probs.size(-1) - 1)
         scored = target.ne(self.padding_idx)
         nll = -log_probs.gather(2, target[..., None])[..., 0]
-        loss = (1 - self.cfg.label_smoothing - spread) * nll - spread * log_probs.sum(2)
-        ce = torch.where(scored, loss, torch.zeros_like(loss)).sum(1)
-        nll = torch.where(scored, nll, torch.zeros_like(nll)).detach()
+        ce = (1 - self.cfg.label_smoothing - spread) * nll - spread * log_probs.sum(2)
+        ce, nll = (torch.where(scored, x, torch.zeros_like(x)).sum(1) for x in (ce, nll))
         best = log_probs.argmax(2).flatten() if self.cfg.report_accuracy else None
-        return ce, nll, best, soft_bleu(log_probs, target, **self.soft_bleu_options)
+        bleu = soft_bleu(log_probs, target, **self.soft_bleu_options)
+        loss = combine(ce, bleu.score, **self._form(target))
+        return _Parts(loss, nll.detach().sum(), best, bleu)
 
-    def _check_finite(self, loss, model):
+    def _check_finite(self, loss: Tensor, model: nn.Module) -> None:
         """Stop before the optimiser steps on a loss that is nan or inf, and name the update.
 
         On a CPU the test is immediate. On an accelerator it would make the step wait, so the flag
@@ -296,22 +337,28 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
                 )
         self.not_finite = None if now else (finite, self.num_updates)
 
-    @staticmethod
-    def _log(loss, nll, target, bleu, scored, sample, sample_size):
+    def _log(
+        self, loss: Tensor, parts: _Parts, target: Tensor, ntokens: int, sample_size: int
+    ) -> Dict[str, Any]:
         """Sums and counts, so that outputs of workers and batches add up; means are taken in
         reduce_metrics."""
+        bleu = parts.bleu
         known = ~bleu.precisions.isnan()
+        scored, _ = target_masks(target, **self.special_tokens)
         log = {
             "loss": loss.detach().sum(),
-            "nll_loss": nll.detach().sum(),
-            "ntokens": sample["ntokens"],
+            "nll_loss": parts.nll,
+            "ntokens": ntokens,
             "nsentences": target.size(0),
             "sample_size": sample_size,
             "sb": bleu.score.detach().sum(),
+            "sb_alpha": self.alpha * target.size(0),
             "sb_unmatched": (~known[:, 0]).sum(),
             "sb_candidates": bleu.sizes.sum(),
             "sb_positions": scored.sum(),
         }
+        if parts.best is not None:
+            log.update(accuracy_counts(parts.best, target.flatten(), self.padding_idx))
         for order, (precision, mask) in enumerate(
             zip(bleu.precisions.unbind(1), known.unbind(1)), 1
         ):
@@ -320,21 +367,23 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         return log
 
     @staticmethod
-    def _log_gradient_norms(loss, heads, log):
+    def _log_gradient_norms(loss: Tensor, heads: Heads, log: Dict[str, Any]) -> None:
         """Add gnorm_ce_head and gnorm_sb_head to `log` during the backward pass.
 
         Each is the norm of the head's weight gradient for the summed loss of this batch. The heads
         are aliases made for this forward pass, so a head tied to embeddings, or one serving both
-        parts, reports this use alone.
+        parts, reports this use alone. A frozen head has no norm.
         """
         upstream = {}
         loss.register_hook(lambda gradient: upstream.update(loss_scale=gradient.detach().float()))
         for name, head in (("gnorm_ce_head", heads.ce), ("gnorm_sb_head", heads.sb)):
+            if not head.weight.requires_grad:
+                continue
             # Present from the start: fairseq sums the keys of all workers, whether or not they ran
             # backward.
             log[name] = torch.zeros((), device=loss.device)
 
-            def record(gradient, name=name):
+            def record(gradient: Tensor, name: str = name) -> None:
                 norm = gradient.detach().float().norm()
                 log[name] = torch.where(
                     upstream["loss_scale"] == 0, log[name], norm / upstream["loss_scale"]
@@ -343,14 +392,14 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
             head.weight.register_hook(record)
 
     @classmethod
-    def reduce_metrics(cls, logging_outputs):
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
         """Means of what :meth:`forward` summed, over batches and workers."""
         LabelSmoothedCrossEntropyCriterion.reduce_metrics(logging_outputs)
 
-        def total(key):
+        def total(key: str) -> Any:
             return sum(log.get(key, 0) for log in logging_outputs)
 
-        def log_mean(key, count, digits):
+        def log_mean(key: str, count: Any, digits: int) -> None:
             if count > 0:
                 metrics.log_scalar(key, total(key) / count, count, round=digits)
 
@@ -376,6 +425,6 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
                 log_mean(key, total("sample_size"), 6)
 
     @staticmethod
-    def logging_outputs_can_be_summed():
+    def logging_outputs_can_be_summed() -> bool:
         """True: every value is a sum."""
         return True

@@ -55,10 +55,11 @@ def test_lean_equals_plain_autograd(name, form, counts, ngrams, topk):
     """The lean product rule against the same loss written with dense logits and plain autograd."""
     from fairseq_klang.losses import combine, soft_bleu
 
+    alpha = 0.8 if form == "log" else 0.4  # log has no alpha, and refuses another than the default
     model, criterion, sample, _ = make(
         name,
         sb_form=form,
-        sb_alpha=0.4,
+        sb_alpha=alpha,
         sb_counts=counts,
         sb_ngrams=ngrams,
         sb_topk=topk,
@@ -80,7 +81,7 @@ def test_lean_equals_plain_autograd(name, form, counts, ngrams, topk):
             torch.nn.functional.linear(features, *sb_head), target, **criterion.soft_bleu_options
         ).score
         return (
-            combine(ce, score, target.ne(pad).sum(1), form=form, alpha=0.4, beta=0.5).sum(),
+            combine(ce, score, target.ne(pad).sum(1), form=form, alpha=alpha, beta=0.5).sum(),
             None,
             None,
         )
@@ -191,14 +192,51 @@ def test_gradient_norms_of_a_single_head_split_by_part():
     assert float(log["gnorm_sb_head"]) > 0
 
 
-def test_everything_of_the_design_is_logged():
+@pytest.mark.parametrize("frozen", ["output_projection", "sb_projection", "both", "decoder"])
+def test_a_frozen_head_trains_the_rest_and_has_no_norm(frozen):
+    model, criterion, sample, _ = make("transformer_dualhead", sb_topk=3)
+    expected = loss_and_gradients(model, criterion, sample)
+    heads = ["output_projection", "sb_projection"]
+    names = {"both": heads, "decoder": heads}.get(frozen, [frozen])
+    for module in [getattr(model.decoder, name) for name in names] + (
+        [model.decoder] if frozen == "decoder" else []
+    ):
+        module.requires_grad_(False)
+    found = loss_and_gradients(model, criterion, sample)
+    assert found[0] == expected[0]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and expected[1][name] is not None:
+            torch.testing.assert_close(found[1][name], expected[1][name])
+        elif not parameter.requires_grad:
+            assert found[1][name] is None
+    norms = {"gnorm_ce_head": "output_projection", "gnorm_sb_head": "sb_projection"}
+    for key, name in norms.items():
+        assert (key in found[3]) == (name not in names)
+    with metrics.aggregate():
+        criterion.reduce_metrics([found[3]])
+
+
+@pytest.mark.parametrize("scale", [1, 1024])
+def test_the_vocabulary_of_the_cross_entropy_head_is_passed_once_a_step(monkeypatch, scale):
+    """Backward uses the gradients that forward wrote, also under a loss scale."""
+    from fairseq_klang.losses import cross_entropy
+
+    passes = []
+    original = cross_entropy._chunks
+    monkeypatch.setattr(cross_entropy, "_chunks", lambda *a: passes.append(1) or original(*a))
+    model, criterion, sample, _ = make("transformer_dualhead", sb_topk=3)
+    (scale * criterion(model, sample)[0]).backward()
+    assert len(passes) == 1
+
+
+def test_everything_of_the_docs_is_logged():
     model, criterion, sample, _ = make("transformer_dualhead", sb_topk=3, sb_alpha=0.7)
     logs = [loss_and_gradients(model, criterion, sample)[3] for _ in range(2)]
     with metrics.aggregate() as meters:
         criterion.reduce_metrics(logs)
     values = meters.get_smoothed_values()
-    expected = "loss nll_loss ppl sb sb_p1 sb_p2 sb_p3 sb_p4 sb_alpha sb_candidates gnorm_ce_head gnorm_sb_head".split()
-    assert set(expected) <= set(values)
+    expected = "loss nll_loss ppl sb sb_p1 sb_p2 sb_p3 sb_p4 sb_alpha sb_candidates".split()
+    assert {*expected, "gnorm_ce_head", "gnorm_sb_head"} <= set(values)
     assert criterion.logging_outputs_can_be_summed()
     from fairseq_klang.losses import restricted_soft_bleu
 
@@ -219,7 +257,7 @@ def test_alpha_follows_the_epoch_that_fairseq_announces():
     task.cfg.eval_bleu = False
     config = RestrictedSoftBleuConfig(sb_alpha=0.2, sb_alpha_step=0.1, sb_alpha_max=0.45)
     criterion = RestrictedSoftBleuCriterion.build_criterion(config, task)
-    # DESIGN 1: alpha(epoch) = min(alpha_max, alpha + alpha_step * (epoch - 1))
+    # docs/loss.md: alpha(epoch) = min(alpha_max, alpha + alpha_step * (epoch - 1))
     for epoch, alpha in ((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.45), (9, 0.45)):
         task.begin_epoch(epoch, model)
         assert criterion.alpha == pytest.approx(alpha)
@@ -272,12 +310,47 @@ def test_nan_and_inf_logits_of_either_head_are_noticed(head, value):
         (dict(sb_decay=0.0), "--sb-decay is 0.0"),
         (dict(sb_max_order=0), "--sb-max-order is 0"),
         (dict(label_smoothing=1.0), "--label-smoothing is 1.0"),
+        # Values without effect.
+        (
+            dict(sb_alpha_max=1.5),
+            "--sb-alpha-max is 1.5; it must be left out unless --sb-alpha-step is given",
+        ),
+        (dict(sb_beta=0.3), "--sb-beta is 0.3; it must be left at 0.5 unless --sb-form is power"),
+        (
+            dict(sb_decay=0.9),
+            "--sb-decay is 0.9; it must be left at 0.5 unless --sb-ngrams is decay",
+        ),
+        (
+            dict(sb_form="log", sb_alpha=0.5),
+            "--sb-alpha is 0.5; it must be left at 0.8 with --sb-form log",
+        ),
+        (
+            dict(sb_form="log", sb_alpha_step=0.1),
+            "--sb-alpha-step is 0.1; it must be left at 0.0 with --sb-form log",
+        ),
     ],
 )
 def test_options_out_of_range(options, message):
     _, task = build("transformer_dualhead", **SMALL["transformer_dualhead"])
     with pytest.raises(UsageError, match=message):
         RestrictedSoftBleuCriterion(task, RestrictedSoftBleuConfig(**options))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(k_lang=0.01, sb_topk=3), "--k-lang 0.01 is not used: --sb-topk 3 names k"),
+        (dict(sb_form="log", label_smoothing=0.1), "--label-smoothing 0.1 is not used"),
+    ],
+)
+def test_what_a_recipe_brings_along_without_effect_is_told(caplog, options, message):
+    with caplog.at_level(logging.WARNING):
+        make("transformer_dualhead", **options)
+    assert message in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        make("transformer_dualhead", sb_topk=3, label_smoothing=0.1)
+    assert "is not used" not in caplog.text
 
 
 def test_topk_above_the_vocabulary_runs_as_the_full_softmax_and_says_so(caplog):
