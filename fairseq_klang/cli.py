@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -499,6 +500,76 @@ def _translate_parser(commands):
     )
 
 
+# -- experiments ----------------------------------------------------------------------------------
+
+# command: (module of experiments/ that has add_arguments and run, what it does)
+EXPERIMENTS = {
+    "recipe": ("recipe", "train, translate and score one experiment of the series, or another"),
+    "compare": ("comparing", "put the runs of recipes into one table, and test their differences"),
+    "results": ("pages", "make the pages of docs/ from their templates and data"),
+}
+STUDIES = {
+    "multi30k": ("multi30k", "cross-entropy against soft BLEU, with several seeds"),
+    "gradients": ("gradients", "gradients of the two heads, update by update or epoch by epoch"),
+    "sb-head": ("sb_head", "what the second head predicts: the target, or what it was given"),
+    "precision": ("precision", "FP32, half precision, and INT8 training from 8 bits down to 2"),
+    "autoencoding": ("autoencoding", "learning from the source alone, in training and after"),
+}
+BENCHMARKS = {
+    "time": ("benchmark", "time and memory of the losses against fairseq's cross-entropy"),
+    "plot": ("benchmark_plot", "the picture and tables of what `time` measured"),
+    "precision": ("benchmark_precision", "time of INT8 training, speed and size of INT8 models"),
+}
+
+
+class _ExperimentParser(argparse.ArgumentParser):
+    """A parser that imports the module of its command, and asks it for its options, when it is
+    used: the other commands need no fairseq and start at once."""
+
+    module = None
+
+    def parse_known_args(self, args=None, namespace=None):
+        if self.module:
+            module = importlib.import_module(f".experiments.{self.module}", __package__)
+            self.module = None
+            self.set_defaults(function=module.run)
+            module.add_arguments(self)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def _experiment_parsers(commands, experiments):
+    for name, (module, text) in experiments.items():
+        parser = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.module = module
+        parser.set_defaults(resumes=True, takes_flags=False)
+
+
+def _group_parser(commands, name, text, experiments):
+    group = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parsers = group.add_subparsers(
+        dest="which", metavar=name.upper(), required=True, parser_class=_ExperimentParser
+    )
+    _experiment_parsers(parsers, experiments)
+
+
+def _experiments(commands):
+    """`klang recipe`, `compare`, `results`, `study NAME` and `benchmark NAME`."""
+    default, commands._parser_class = commands._parser_class, _ExperimentParser
+    _experiment_parsers(commands, EXPERIMENTS)
+    _group_parser(commands, "study", "run one of the studies", STUDIES)
+    _group_parser(commands, "benchmark", "measure time, memory and size", BENCHMARKS)
+    commands._parser_class = default
+
+
 def parser():
     """The argument parser of `klang`."""
     root = argparse.ArgumentParser(prog="klang", description="The tools of fairseq-klang.")
@@ -536,6 +607,7 @@ def parser():
         "something is broken",
         "example:\n  klang doctor",
     )
+    _experiments(commands)
     return root
 
 
@@ -546,7 +618,11 @@ def main(argv=None):
         sys.stderr = open(os.devnull, "w")
     for name in ("sacrebleu", "matplotlib"):  # fairseq turns on every logger's debug messages
         logging.getLogger(name).setLevel(logging.WARNING)
-    args = parser().parse_args(argv)
+    root = parser()
+    args, extra = root.parse_known_args(argv)
+    if extra and not getattr(args, "takes_flags", False):
+        root.error(f"unrecognized arguments: {' '.join(extra)}")
+    args.extra = extra  # flags of fairseq-train
     return exit_status("klang", lambda: args.function(args), resumes=args.resumes)
 
 

@@ -175,6 +175,37 @@ def follow_training(task, criterion):
     end_loaders_at_exit()
 
 
+# -- fairseq: command lines ------------------------------------------------------------------------
+
+
+def resume_flags() -> typing.List[str]:
+    """Flags of fairseq-train that make a resumed training see the batches of one that ran through.
+
+    fairseq's main branch needs them; 0.12.2 does so by itself and does not know them.
+    """
+    from fairseq.dataclass.configs import DatasetConfig
+
+    known = "update_epoch_batch_itr" in DatasetConfig.__dataclass_fields__
+    return ["--update-epoch-batch-itr", "True"] if known else []
+
+
+def train_in_bfloat16(arguments: typing.Sequence[str]) -> None:
+    """fairseq-train in bfloat16 on a CPU.
+
+    fairseq's parser takes --bf16 on its command line for a wish to use a TPU, so the setting is
+    made after the parser.
+    """
+    from fairseq import options
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+    from fairseq.distributed.utils import call_main
+    from fairseq_cli.train import main
+
+    args = options.parse_args_and_arch(options.get_training_parser(), list(arguments))
+    config = convert_namespace_to_omegaconf(args)
+    config.common.bf16 = True
+    call_main(config, main)
+
+
 # -- fairseq: leaving while batches are being loaded
 # ---------------------------------------------------------------
 

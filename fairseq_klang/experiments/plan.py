@@ -1,26 +1,18 @@
-"""What a recipe is: the table of settings, the data folder, and the commands that follow from both;
-nothing here runs or writes."""
+"""What one run does: the data folder that it reads, and the commands that follow from recipe and
+data; nothing here runs or writes."""
 
-import configparser
-import contextlib
 import dataclasses
 import glob
-import json
 import os
 import re
 import shlex
-from typing import Dict, List
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..collision import K_LANG, collision_size
-from ..errors import KlangError
-from ..files import sha256
+from ..compat import resume_flags
+from ..files import PACKAGE, read_json, sha256
+from .recipes import Recipe, RecipeError
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(PACKAGE)
-
-
-TABLE = os.path.join(PACKAGE, "experiments", "recipes.ini")
-USER_DIR = PACKAGE
 BEAMS = {"beam5": 5, "greedy": 1}
 # What the command line sets by itself; the value says what to give instead.
 OWNED = {
@@ -35,155 +27,54 @@ OWNED = {
 }
 
 
-class RecipeError(KlangError):
-    """A recipe, data folder or run folder that cannot be used."""
-
-
-# -- the table -------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Recipe:
-    """One experiment. model, training: flags of fairseq-train; losses: {name: flags} of every
-    criterion it can be trained with."""
-
-    id: str
-    about: str
-    source: (
-        str  # test BLEU in the source, or why there is none; "" where only source_epochs is known
-    )
-    source_epochs: List[float]
-    data: str
-    always: List[str]
-    model: List[str]
-    training: List[str]
-    loss: str  # the source's criterion
-    losses: Dict[str, List[str]]
-    epochs: int
-    seed: int
-    average: int  # 0: translate with the best epoch
-    note: str
-
-    def flags(self, loss):
-        """The flags of fairseq-train without those of the machine and the data."""
-        return (
-            self.always
-            + self.model
-            + self.losses[loss]
-            + self.training
-            + ["--max-epoch", str(self.epochs)]
-        )
-
-
-SHARED = ("always", "models", "training", "losses")
-INHERITED = ("data", "model", "training", "loss", "epochs", "seed", "average")
-
-
-def read_table(path=TABLE):
-    """{id: Recipe} of a table as examples/iwslt14/recipes.ini describes it."""
-    table = configparser.ConfigParser(interpolation=None)
-    with open(path, encoding="utf-8") as stream:
-        table.read_file(stream)
-    return {name: _recipe(table, name) for name in table.sections() if name not in SHARED}
-
-
-def _recipe(table, name):
-    section = dict(table[name])
-    inherited = table[section["like"]] if "like" in section else {}
-    section.update(
-        {key: inherited[key] for key in INHERITED if key in inherited and key not in section}
-    )
-
-    def expand(group, text):
-        first, *flags = shlex.split(text)
-        return shlex.split(table[group][first]) + flags
-
-    loss = section["loss"].split()[0]
-    losses = {other: expand("losses", other) for other in ("ce", "softbleu")}
-    losses[loss] = expand("losses", section["loss"])
-    return Recipe(
-        id=name,
-        about=section["about"],
-        source=section.get("source", ""),
-        source_epochs=[float(value) for value in section.get("source_epochs", "").split()],
-        data=section["data"],
-        always=shlex.split(table["always"]["flags"]),
-        model=expand("models", section["model"]),
-        training=expand("training", section["training"]),
-        loss=loss,
-        losses=losses,
-        epochs=int(section["epochs"]),
-        seed=int(section["seed"]),
-        average=int(section.get("average", 0)),
-        note=section.get("note", ""),
-    )
-
-
-def find_recipe(table, name):
-    """The recipe of that id, in any case and with A8' for A8p. Raises RecipeError."""
-    wanted = name.replace("'", "p").lower()
-    for known, recipe in table.items():
-        if known.lower() == wanted:
-            return recipe
-    raise RecipeError(f"there is no recipe {name!r}; the recipes are {', '.join(table)}")
-
-
-def list_recipes(table):
-    """The table as text: id, BLEU in the source, criterion, epochs, data, what it is."""
-    rows = [("id", "source", "loss", "epochs", "data", "what")]
-    for recipe in table.values():
-        source = recipe.source or " ".join(f"{value:.2f}" for value in recipe.source_epochs)
-        what = f"{recipe.about} ({recipe.note})" if recipe.note else recipe.about
-        rows.append((recipe.id, source, recipe.loss, str(recipe.epochs), recipe.data, what))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-    )
-
-
 # -- the data --------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
 class Data:
-    """A folder that fairseq-preprocess wrote, by whomever."""
+    """A folder that fairseq-preprocess wrote, by whomever.
+
+    Attributes:
+        subword: "bpe" (undoing it does nothing to words) or "sentencepiece".
+        tokenizer: "moses" or "none".
+        vocabulary: {language: entries of the dictionary, without fairseq's four special ones}.
+        files: {name: SHA-256}, of the dictionaries and every split that is used.
+    """
 
     folder: str
     source: str
     target: str
-    subword: str  # "bpe" (undoing it does nothing to words) or "sentencepiece"
-    tokenizer: str  # "moses" or "none"
-    vocabulary: Dict[
-        str, int
-    ]  # {language: entries of the dictionary, without fairseq's four special ones}
+    subword: str
+    tokenizer: str
+    vocabulary: Dict[str, int]
     joined: bool
-    files: Dict[str, str]  # {name: SHA-256}, of the dictionaries and every split
+    files: Dict[str, str]
 
 
-def read_data(folder, source=None, target=None, tokenizer=None, subset="test"):
-    """Look over a data folder; languages are found by the names of its files unless given. Raises
-    RecipeError.
+def read_data(
+    folder: str,
+    source: Optional[str] = None,
+    target: Optional[str] = None,
+    tokenizer: Optional[str] = None,
+    subsets: Sequence[str] = ("test",),
+) -> Data:
+    """Look over a data folder, or the folder above it. Raises RecipeError.
 
+    source, target: languages, found by the names of the files unless given.
     tokenizer: None takes what klang prepare wrote beside the folder, or else "moses".
+    subsets: the splits that are translated.
     """
     folder = os.path.abspath(folder)
-    if not glob.glob(os.path.join(folder, "dict.*.txt")) and glob.glob(
-        os.path.join(folder, "bin", "dict.*.txt")
-    ):
-        folder = os.path.join(folder, "bin")
+    inner = os.path.join(folder, "bin")
+    if not _dictionaries(folder) and _dictionaries(inner):
+        folder = inner
     if not os.path.isdir(folder):
         raise RecipeError(
             f"--data {folder} is no folder; make it with klang prepare or fairseq-preprocess"
         )
     names = sorted(os.listdir(folder))
-    found = sorted(
-        {
-            match.group(1, 2)
-            for name in names
-            for match in [re.match(r"train\.(\w+)-(\w+)\.\w+\.idx$", name)]
-            if match
-        }
-    )
+    matches = [re.match(r"train\.(\w+)-(\w+)\.\w+\.idx$", name) for name in names]
+    found = sorted({(match.group(1), match.group(2)) for match in matches if match})
     pairs = [pair for pair in found if source in (None, pair[0]) and target in (None, pair[1])]
     if len(pairs) != 1:
         what = ", ".join("-".join(pair) for pair in found) or "no train.SOURCE-TARGET.LANG.idx"
@@ -193,37 +84,61 @@ def read_data(folder, source=None, target=None, tokenizer=None, subset="test"):
         )
     source, target = pairs[0]
     needed = [f"dict.{lang}.txt" for lang in (source, target)]
-    for split in ("train", "valid", subset):
-        needed += [
-            f"{split}.{source}-{target}.{lang}.{end}"
-            for lang in (source, target)
-            for end in ("bin", "idx")
-        ]
+    for split in ("train", "valid", *subsets):
+        needed += [name for lang in (source, target) for name in _split(split, pairs[0], lang)]
     missing = [name for name in needed if name not in names]
     if missing:
         raise RecipeError(
             f"--data {folder} lacks {missing[0]}; run fairseq-preprocess with the splits train, "
-            f"valid and {subset}"
+            f"valid and {' and '.join(subsets)}"
         )
     vocabulary, marked = {}, False
     for lang in (source, target):
-        with open(os.path.join(folder, f"dict.{lang}.txt"), encoding="utf-8") as stream:
+        with open(
+            os.path.join(folder, f"dict.{lang}.txt"), encoding="utf-8", errors="replace"
+        ) as stream:
             lines = stream.readlines()
         vocabulary[lang] = len(lines)
         marked = marked or any(line.startswith("\u2581") for line in lines)
-    if tokenizer is None:
-        tokenizer = "moses"
-        with contextlib.suppress(FileNotFoundError), open(
-            os.path.join(os.path.dirname(folder), "prepare.json"), encoding="utf-8"
-        ) as stream:
-            tokenizer = json.load(stream).get("options", {}).get("tokenizer", tokenizer)
     files = {name: sha256(os.path.join(folder, name)) for name in needed}
-    joined = files[f"dict.{source}.txt"] == files[f"dict.{target}.txt"]
-    subword = "sentencepiece" if marked else "bpe"
-    return Data(folder, source, target, subword, tokenizer, vocabulary, joined, files)
+    return Data(
+        folder,
+        source,
+        target,
+        "sentencepiece" if marked else "bpe",
+        tokenizer or _prepared_tokenizer(folder),
+        vocabulary,
+        files[f"dict.{source}.txt"] == files[f"dict.{target}.txt"],
+        files,
+    )
 
 
-def find_reference(data, subset):
+def _dictionaries(folder: str) -> List[str]:
+    return glob.glob(os.path.join(glob.escape(folder), "dict.*.txt"))
+
+
+def _split(name: str, pair: Tuple[str, str], lang: str) -> List[str]:
+    return [f"{name}.{pair[0]}-{pair[1]}.{lang}.{end}" for end in ("bin", "idx")]
+
+
+def _prepared_tokenizer(folder: str) -> str:
+    path = os.path.join(os.path.dirname(folder), "prepare.json")
+    record = read_json(path, RecipeError, "prepare the data again, or give --tokenizer") or {}
+    options = record.get("options") if isinstance(record, dict) else None
+    return str(options.get("tokenizer", "moses")) if isinstance(options, dict) else "moses"
+
+
+def find_subsets(folder: str, wanted: Sequence[str] = ("test", "test1", "test2")) -> List[str]:
+    """Those of the splits `wanted` that a data folder, or its bin/, has."""
+    places = [glob.escape(folder), os.path.join(glob.escape(folder), "bin")]
+    return [
+        name
+        for name in wanted
+        if any(glob.glob(os.path.join(place, f"{name}.*.idx")) for place in places)
+    ]
+
+
+def find_reference(data: Data, subset: str) -> Optional[str]:
     """The raw reference that klang prepare keeps beside the binary data, or None."""
     path = os.path.join(os.path.dirname(data.folder), "raw", f"{subset}.{data.target}")
     return next((name for name in (path, path + ".gz") if os.path.isfile(name)), None)
@@ -232,7 +147,7 @@ def find_reference(data, subset):
 # -- the commands ----------------------------------------------------------------------------------
 
 
-def flag_value(flags, *names):
+def flag_value(flags: Sequence[str], *names: str) -> Optional[str]:
     """The value of the last of these flags on a command line, "" where it has none, or None where
     it is not there."""
     value = None
@@ -243,7 +158,7 @@ def flag_value(flags, *names):
     return value
 
 
-def share_batch(flags, gpus):
+def share_batch(flags: Sequence[str], gpus: int) -> List[str]:
     """The flags with --batch-size and --max-tokens divided by the number of GPUs. Raises
     RecipeError where that is no whole number."""
     shared = list(flags)
@@ -261,21 +176,27 @@ def share_batch(flags, gpus):
 
 @dataclasses.dataclass
 class Plan:
-    """Everything that one run does. Commands are lists; the first word of each is fairseq's console
-    command."""
+    """Everything that one run does. Commands are lists of words.
+
+    Attributes:
+        out: the run folder.
+        subsets: the splits that are translated, each with every decoding of BEAMS.
+        extra: further flags of fairseq-train, which override the recipe's.
+        generate_flags: further flags of fairseq-generate.
+    """
 
     recipe: Recipe
     data: Data
     out: str
     loss: str
     seed: int
-    device: str
-    gpus: int
-    subset: str
-    extra: List[str]
-    generate_flags: List[str]
+    device: str = "cpu"
+    gpus: int = 1
+    subsets: List[str] = dataclasses.field(default_factory=lambda: ["test"])
+    extra: List[str] = dataclasses.field(default_factory=list)
+    generate_flags: List[str] = dataclasses.field(default_factory=list)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.loss not in self.recipe.losses:
             raise RecipeError(
                 f"--loss is {self.loss!r}; it must be one of {', '.join(self.recipe.losses)}"
@@ -294,81 +215,80 @@ class Plan:
         share_batch(self.recipe.flags(self.loss), self.gpus)
 
     @property
-    def checkpoints(self):
+    def name(self) -> str:
+        """What to call it while it runs."""
+        return f"{self.recipe.id} {self.loss}, seed {self.seed}"
+
+    @property
+    def checkpoints(self) -> str:
         """The folder for fairseq's --save-dir."""
         return os.path.join(self.out, "checkpoints")
 
     @property
-    def translating(self):
+    def log(self) -> str:
+        """The log of the training."""
+        return os.path.join(self.out, "train.log")
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model translates; one that learns from the source alone does not."""
+        return "--source-only" not in self.extra
+
+    @property
+    def translating(self) -> str:
         """The checkpoint that translates."""
         return os.path.join(
             self.checkpoints, "average.pt" if self.recipe.average else "checkpoint_best.pt"
         )
 
-    def train_flags(self):
-        """The flags of fairseq-train that decide what is trained; none of them is a path of this
-        run."""
-        flags = ["-s", self.data.source, "-t", self.data.target] + share_batch(
-            self.recipe.flags(self.loss), self.gpus
-        )
-        flags += [
-            "--eval-bleu-detok",
-            "moses" if self.data.tokenizer == "moses" else "space",
-            "--eval-bleu-remove-bpe",
-        ]
-        flags += ["sentencepiece"] if self.data.subword == "sentencepiece" else []
-        flags += (
-            ["--keep-last-epochs", str(self.recipe.average)]
-            if self.recipe.average
-            else ["--no-epoch-checkpoints"]
-        )
+    def outputs(self) -> Dict[Tuple[str, str], str]:
+        """{(subset, decoding): the file that a generation fills}"""
+        pairs = [(subset, beam) for subset in self.subsets for beam in BEAMS if self.translates]
+        return {pair: os.path.join(self.out, "gen.{}.{}.out".format(*pair)) for pair in pairs}
+
+    def train_flags(self) -> List[str]:
+        """The flags of fairseq-train that decide what is trained, on this device."""
+        flags = ["-s", self.data.source, "-t", self.data.target, *resume_flags()]
+        flags += share_batch(self.recipe.flags(self.loss), self.gpus)
+        if self.translates:
+            undo = "sentencepiece" if self.data.subword == "sentencepiece" else ""
+            flags += self.recipe.validation
+            flags += ["--eval-bleu-detok", "moses" if self.data.tokenizer == "moses" else "space"]
+            flags += ["--eval-bleu-remove-bpe", *filter(None, [undo])]
+        if self.recipe.average:
+            flags += ["--keep-last-epochs", str(self.recipe.average)]
+        elif flag_value(flags + self.extra, "--keep-last-epochs") is None:
+            flags += ["--no-epoch-checkpoints"]
         flags += ["--seed", str(self.seed), "--distributed-world-size", str(self.gpus)]
         return flags + (["--cpu"] if self.device == "cpu" else []) + self.extra
 
-    def train(self):
-        """The fairseq-train command."""
-        paths = [
-            "--user-dir",
-            USER_DIR,
-            "--save-dir",
-            self.checkpoints,
-            "--log-file",
-            os.path.join(self.out, "train.log"),
-        ]
-        return ["fairseq-train", self.data.folder] + paths + self.train_flags()
+    def train(self) -> List[str]:
+        """The command that trains: fairseq-train, but for bfloat16 on a CPU."""
+        flags, program = self.train_flags(), ["fairseq-train"]
+        if self.device == "cpu" and "--bf16" in flags:
+            program = ["python", "-m", "fairseq_klang.experiments.train_bfloat16"]
+            flags = [flag for flag in flags if flag != "--bf16"]
+        paths = ["--user-dir", PACKAGE, "--save-dir", self.checkpoints, "--log-file", self.log]
+        return [*program, self.data.folder, *paths, *flags]
 
-    def output(self, beam):
-        """The file that a generation fills."""
-        return os.path.join(self.out, f"gen.{self.subset}.{beam}.out")
-
-    def generate_settings(self, beam):
+    def generate_settings(self, subset: str, beam: str) -> List[str]:
         """The flags of fairseq-generate that decide what is translated."""
-        flags = [
-            "-s",
-            self.data.source,
-            "-t",
-            self.data.target,
-            "--gen-subset",
-            self.subset,
-            "--beam",
-            str(BEAMS[beam]),
-        ]
+        flags = ["-s", self.data.source, "-t", self.data.target, "--gen-subset", subset]
+        flags += ["--beam", str(BEAMS[beam])]
         flags += ["--batch-size", "128", "--required-batch-size-multiple", "1"]
         return flags + (["--cpu"] if self.device == "cpu" else []) + self.generate_flags
 
-    def generate(self, beam, checkpoint=None):
-        """The fairseq-generate command, with :attr:`translating` unless told otherwise; its output
-        goes to :meth:`output`."""
+    def generate(self, subset: str, beam: str, checkpoint: Optional[str] = None) -> List[str]:
+        """The fairseq-generate command, with :attr:`translating` unless told otherwise."""
+        paths = ["--user-dir", PACKAGE, "--path", checkpoint or self.translating]
         return [
             "fairseq-generate",
             self.data.folder,
-            "--user-dir",
-            USER_DIR,
-            "--path",
-            checkpoint or self.translating,
-        ] + self.generate_settings(beam)
+            *paths,
+            *self.generate_settings(subset, beam),
+        ]
 
-    def notes(self):
+    def notes(self) -> List[str]:
         """Lines on where the data and k differ from those that the recipe is made for."""
         data, made_for = self.data, self.recipe.data
         sizes = [f"{data.vocabulary[lang]:,}" for lang in (data.source, data.target)]
@@ -383,20 +303,17 @@ class Plan:
                 f"note: the dictionaries are {'joined' if data.joined else 'separate'}, which is "
                 "not what the recipe is made for"
             )
-        if self.loss == "ce":
+        flags = self.train_flags()
+        if flag_value(flags, "--criterion") != "restricted_softbleu":
             return lines
-        flags, vocab = (
-            self.train_flags(),
-            data.vocabulary[data.target] + 4,
-        )  # fairseq's special symbols
-        given, k_lang = (
-            flag_value(flags, "--sb-topk"),
-            float(flag_value(flags, "--k-lang") or K_LANG),
-        )
+        vocab = data.vocabulary[data.target] + 4  # fairseq's special symbols
+        given = flag_value(flags, "--sb-topk")
+        name = "--k-lang" if given is None else "--sb-topk"
         try:
+            k_lang = float(flag_value(flags, "--k-lang") or K_LANG)
             k = collision_size(vocab, k_lang) if given is None else int(given)
         except ValueError as error:
-            raise RecipeError(f"--k-lang: {error}") from None
+            raise RecipeError(f"{name}: {error}") from None
         lines.append(
             f"soft BLEU over {f'k = {k:,}' if 0 < k < vocab else 'all'} of {vocab:,} tokens "
             f"({'k_lang' if given is None else '--sb-topk'})"
@@ -411,74 +328,55 @@ class Plan:
             wanted = max(1, round(k * vocab / int(theirs.group(1).replace(",", ""))))
             if abs(wanted - k) > 0.1 * k:
                 lines.append(
-                    f"note: k is the source's, for V = {theirs.group(1)}; append --sb-topk "
+                    f"note: k is the series', for V = {theirs.group(1)}; append --sb-topk "
                     f"{wanted} to keep k / V"
                 )
         return lines
 
-    def key(self):
-        """What makes two runs the same run: no path, date or version is part of it."""
+    def key(self) -> Dict[str, Any]:
+        """What makes two runs the same run: no path of the run, date or version is part of it."""
         return {
             "id": self.recipe.id,
             "loss": self.loss,
             "seed": self.seed,
             "device": self.device,
             "gpus": self.gpus,
-            "subset": self.subset,
             "train": self.train_flags(),
-            "generate": {beam: self.generate_settings(beam) for beam in BEAMS},
+            "generate": {" ".join(pair): self.generate_settings(*pair) for pair in self.outputs()},
             "average": self.recipe.average,
             "data": self.data.files,
         }
 
-    def commands(self, reference=None):
-        """{step: the command as one would type it}, in order."""
-        steps = {"train": shell(self.train())}
+    def commands(self, references: Dict[str, Optional[str]]) -> List[str]:
+        """The commands as one would type them, in order; references: {subset: file or None}."""
+        steps = [shell(self.train())]
         if self.recipe.average:
-            steps["average"] = shell(
-                [
-                    "klang",
-                    "average",
-                    "--dir",
-                    self.checkpoints,
-                    "--last-epochs",
-                    str(self.recipe.average),
-                    "--output",
-                    self.translating,
-                ]
-            )
-        for beam in BEAMS:
-            steps[f"generate {beam}"] = (
-                f"{shell(self.generate(beam))} > {shlex.quote(self.output(beam))}"
-            )
-        for beam in BEAMS if reference else ():
-            score = [
-                "klang",
-                "score",
-                "--ref",
-                reference,
-                "--subword",
-                self.data.subword,
-                "--tokenizer",
-                self.data.tokenizer,
-            ]
-            steps[f"score {beam}"] = shell(score + ["-t", self.data.target, self.output(beam)])
+            epochs = ["--dir", self.checkpoints, "--last-epochs", str(self.recipe.average)]
+            steps.append(shell(["klang", "average", *epochs, "--output", self.translating]))
+        outputs = self.outputs()
+        for (subset, beam), output in outputs.items():
+            steps.append(f"{shell(self.generate(subset, beam))} > {shlex.quote(output)}")
+        text = ["--subword", self.data.subword, "--tokenizer", self.data.tokenizer]
+        for (subset, _), output in outputs.items():
+            reference = references.get(subset)
+            if reference:
+                score = ["klang", "score", "--ref", reference, *text, "-t", self.data.target]
+                steps.append(shell([*score, output]))
         return steps
 
 
-def shell(command):
+def shell(command: Sequence[str]) -> str:
     """A command as one line for a shell."""
     return " ".join(map(shlex.quote, command))
 
 
-# -- comparing two runs' settings
-# ----------------------------------------------------------------------------------
+# -- comparing two runs' settings ------------------------------------------------------------------
 
 
-def _flat(key):
+def _flat(key: Dict[str, Any]) -> Dict[str, str]:
     """A run's key as {what: value as text}; a command line falls apart into its flags, of which the
     last counts."""
-    flat = {}
+    flat: Dict[str, str] = {}
     for name, value in key.items():
         if name == "train":
             flag = ""
@@ -487,25 +385,21 @@ def _flat(key):
                     flag, word = word.partition("=")[0], word.partition("=")[2]
                     flat[flag] = word
                 else:
-                    flat[flag] = f"{flat[flag]} {word}".strip()
+                    flat[flag] = f"{flat.get(flag, '')} {word}".strip()
         elif isinstance(value, dict):
-            flat.update(
-                {
-                    f"{name} {part}": shell(it) if isinstance(it, list) else str(it)
-                    for part, it in value.items()
-                }
-            )
+            for part, it in value.items():
+                flat[f"{name} {part}"] = shell(it) if isinstance(it, list) else str(it)
         else:
             flat[name] = str(value)
     return flat
 
 
-def difference(old, new):
+def difference(old: Dict[str, Any], new: Dict[str, Any]) -> Optional[Tuple[str, str, str]]:
     """The first thing in which two keys differ, as (what, old, new), or None."""
     if old == new:
         return None
-    old, new = _flat(old), _flat(new)
-    for what in [*old, *new]:
-        if old.get(what) != new.get(what):
-            return what, old.get(what, "not given"), new.get(what, "not given")
+    before, after = _flat(old), _flat(new)
+    for what in [*before, *after]:
+        if before.get(what) != after.get(what):
+            return what, before.get(what, "not given"), after.get(what, "not given")
     return "the order of the flags", "another", "this"

@@ -1,70 +1,72 @@
-"""Run one recipe of examples/iwslt14/recipes.ini: train, translate, score; one run folder holds all
-that comes out.
+"""The one runner: trains, translates and scores what a plan says, from where it stopped."""
 
-    recipe.py A10 --data DATA/bin                               train, translate (beam 5 and
-    greedy), score recipe.py A10 --data DATA/bin --seed 2 --device cuda        another seed, on a
-    GPU recipe.py README --data DATA/bin --loss softbleu            another criterion, all else the
-    same recipe.py B0 --data DATA/bin --max-epoch 2 --lr 0.001       every further flag goes to
-    fairseq-train and overrides the recipe's recipe.py A10 --data DATA/bin --dry-run
-        print the commands recipe.py --list                                            the recipes
-
-The run folder gets settings.json (recipe, commands, versions, hashes of data and dictionaries),
-train.log (JSON rows), train.out, checkpoints/, gen.SUBSET.beam5.out, gen.SUBSET.greedy.out,
-scores.json (validation BLEU of each epoch, test scores) and report/ (the criterion's curves, as
-klang report draws them).
-
-Killed at any point and started again with the same command, a run goes on where it stopped: what is
-complete is kept, and fairseq resumes from its last checkpoint, bit for bit. That is the end of the
-last epoch, unless
---save-interval-updates N is appended.
-"""
-
-import argparse
+import concurrent.futures
 import contextlib
 import ctypes
 import dataclasses
 import glob
 import io
-import json
 import logging
 import os
 import re
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-import zipfile
+from typing import IO, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-import torch
 from tqdm import tqdm
 
 from .. import register
 from ..analysis.curves import write_report
-from ..errors import KlangError, exit_status
-from ..files import git_hash, read_json, sha256, versions, write_json
-from . import plan as plans
-from .plan import BEAMS, Plan, RecipeError, difference, flag_value, shell
+from ..analysis.logs import INNER, VALID, by_epoch, read_line, read_log
+from ..checkpoints.whole import mend_last_checkpoint
+from ..errors import KlangError
+from ..files import PACKAGE, locked, read_json, sha256, write_json, written
+from .plan import Plan, difference, flag_value, shell
+from .recipes import RecipeError
+
+References = Dict[str, Optional[str]]  # {subset: the raw reference, or None where there is none}
+ATTEMPT = ("trained", "train.log", "train.out", "generate.log", "scores.json")
+
 
 # -- the run folder --------------------------------------------------------------------------------
 
 
-def open_folder(plan, reference):
+def read_settings(folder: str) -> Optional[Dict[str, Any]]:
+    """The settings.json of a run folder, or None. Raises RecipeError where it is damaged."""
+    path = os.path.join(folder, "settings.json")
+    fix = "choose another --out, or delete that folder"
+    settings = read_json(path, RecipeError, fix)
+    if settings is None:
+        return None
+    key = settings.get("key") if isinstance(settings, dict) else None
+    whole = (
+        isinstance(key, dict)
+        and isinstance(settings.get("starts"), list)
+        and isinstance(key.get("train"), list)
+        and isinstance(key.get("generate"), dict)
+    )
+    words = [key["train"], *key["generate"].values()] if whole else [None]
+    if not all(isinstance(flags, list) and all(isinstance(w, str) for w in flags) for flags in words):
+        raise RecipeError(f"{path} is damaged: it does not tell what was run; {fix}")
+    return settings
+
+
+def open_folder(plan: Plan, references: References) -> Dict[str, Any]:
     """Make or reopen the run folder; returns its settings.
 
     One of other settings starts anew where nothing was trained in it, as after a mistyped flag.
-    Raises RecipeError for any other folder of other settings, and for a folder that is none of a
-    recipe.
+    Raises RecipeError for any other folder of other settings, and for a folder that is no run's.
     """
-    path = os.path.join(plan.out, "settings.json")
-    settings, key = read_json(path), plan.key()
-    if (
-        settings is None
-        and os.path.isdir(plan.out)
-        and set(os.listdir(plan.out)) - {"lock", "settings.json.partial"}
-    ):
+    import torch
+
+    from ..files import git_hash, versions
+
+    settings, key = read_settings(plan.out), plan.key()
+    if settings is None and set(os.listdir(plan.out)) - {".lock", "settings.json.partial"}:
         raise RecipeError(
             f"--out {plan.out} holds files but no settings.json, so it is no run folder; choose "
             "another"
@@ -78,7 +80,7 @@ def open_folder(plan, reference):
         ):
             raise RecipeError(f"{told}; choose another --out, or delete that folder")
         print(f"{told}, but nothing was trained in it: it starts anew", flush=True)
-        for name in ("trained", "train.log", "train.out", "generate.log", "scores.json"):
+        for name in ATTEMPT:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(plan.out, name))
         settings = None
@@ -86,97 +88,126 @@ def open_folder(plan, reference):
         "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "git": git_hash(),
         "threads": torch.get_num_threads(),
-        "versions": dict(versions("numpy", "sacrebleu"), torch=torch.__version__),
+        "versions": versions("torch", "numpy", "sacrebleu"),
     }
-    settings = settings or {"starts": []}
-    recipe = plan.recipe
-    settings.update(
-        recipe={
-            "about": recipe.about,
-            "note": recipe.note,
-            "source": recipe.source if plan.loss == recipe.loss else "",
-            "source_epochs": recipe.source_epochs if plan.loss == recipe.loss else [],
-            "source_data": recipe.data,
-        },
-        overrides=plan.extra,
-        key=key,
-        data={
-            name: value for name, value in dataclasses.asdict(plan.data).items() if name != "files"
-        },
-        commands=plan.commands(reference),
-        starts=settings["starts"] + [start],
-    )
-    write_json(path, settings)
+    data = dataclasses.asdict(plan.data)
+    settings = {
+        "recipe": {"about": plan.recipe.about, "note": plan.recipe.note, "data": plan.recipe.data},
+        "overrides": plan.extra,
+        "key": key,
+        "data": {name: value for name, value in data.items() if name != "files"},
+        "commands": plan.commands(references),
+        "starts": (settings["starts"] if settings else []) + [start],
+    }
+    write_json(os.path.join(plan.out, "settings.json"), settings)
     return settings
 
 
-@contextlib.contextmanager
-def lock(folder, patience=30):
-    """Hold the run folder; yields the lock's file descriptor, which the commands inherit, so that
-    it outlives a killed runner.
+# -- commands --------------------------------------------------------------------------------------
 
-    Raises RecipeError when another process still has it after `patience` seconds.
-    """
-    import fcntl
-
-    with open(os.path.join(folder, "lock"), "w") as stream:
-        for second in range(patience + 1):
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if second == patience:
-                    raise RecipeError(
-                        f"{folder} is in use by another process; wait for it, or end it"
-                    ) from None
-                time.sleep(1)
-        yield stream.fileno()
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-# -- running ---------------------------------------------------------------------------------------
-
-
-def _die_with_parent():
+def _die_with_parent() -> None:
     """On Linux a command ends with the runner, even when that is killed: two trainings must not
     share a folder."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if _LIBC is not None:
+        _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def execute(command, output, log, descriptor, follow):
-    """Run a fairseq command: its standard output to the file `output` (appended), its errors to
-    `log`; `follow` sees each line.
+class StoppedError(RecipeError):
+    """A command that was ended because one beside it failed."""
 
-    Raises RecipeError, with the last line of the log, where the command fails.
+
+class Commands:
+    """Runs fairseq's commands with this copy of fairseq_klang; the failure of one ends the others.
+
+    threads: OMP_NUM_THREADS of each command, or None for that of this process.
     """
-    module = {"fairseq-train": "fairseq_cli.train", "fairseq-generate": "fairseq_cli.generate"}[
-        command[0]
-    ]
-    with open(output, "ab") as out, open(log, "ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *command[1:]],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=dict(os.environ, PYTHONIOENCODING="utf-8", PYTHONUNBUFFERED="1"),
-            pass_fds=[descriptor],
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+
+    def __init__(self, threads: Optional[int] = None) -> None:
+        self._running: List["subprocess.Popen[bytes]"] = []
+        self._stopped = False
+        self._changing = threading.Lock()
+        self.threads = threads
+
+    def stop(self) -> None:
+        """End what runs, and start no more."""
+        with self._changing:
+            self._stopped = True
+            for process in self._running:
+                process.kill()
+
+    def execute(
+        self,
+        command: Sequence[str],
+        output: IO[bytes],
+        log: str,
+        follow: Callable[[str], None],
+    ) -> None:
+        """Run a command: its standard output to `output`, its errors appended to the file `log`.
+
+        follow: is called with each line of output. Raises RecipeError, with the last line of the
+        log, where the command fails, and StoppedError after :meth:`stop`.
+        """
+        with open(log, "ab") as errors:
+            process = self._start(command, errors)
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    output.write(line)
+                    output.flush()
+                    follow(line.decode("utf-8", "replace"))
+                status = process.wait()
+            finally:
+                process.kill()  # does nothing to one that has ended
+                process.stdout.close()
+                process.wait()
+                with self._changing:
+                    self._running.remove(process)
+        if self._stopped:
+            raise StoppedError(f"{command[0]} was stopped, for a command beside it failed")
+        if status:
+            output.flush()
+            with open(log, encoding="utf-8", errors="replace") as stream:
+                lines = [line.strip() for line in stream if line.strip()] or ["nothing was said"]
+            raise RecipeError(
+                f"{command[0]} ended with status {status}: {lines[-1]} (all of it: {log})"
+            )
+
+    def _start(self, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
+        path = [os.path.dirname(PACKAGE), os.environ.get("PYTHONPATH", "")]
+        environment = dict(
+            os.environ,
+            PYTHONPATH=os.pathsep.join(filter(None, path)),
+            PYTHONIOENCODING="utf-8",
+            PYTHONUNBUFFERED="1",
         )
-        try:
-            for line in process.stdout:
-                out.write(line)
-                out.flush()
-                follow(line.decode("utf-8", "replace"))
-            status = process.wait()
-        finally:
-            process.kill()  # does nothing to one that has ended
-    if status:
-        with open(log, encoding="utf-8", errors="replace") as stream:
-            lines = [line.strip() for line in stream if line.strip()] or ["nothing was said"]
-        raise RecipeError(
-            f"{command[0]} ended with status {status}: {lines[-1]} (all of it: {log})"
-        )
+        if self.threads:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+        with self._changing:
+            if self._stopped:
+                raise StoppedError(f"{command[0]} was not started, for a command beside it failed")
+            process = subprocess.Popen(
+                [sys.executable, "-m", *_module(command)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                preexec_fn=_die_with_parent if _LIBC is not None else None,
+            )
+            self._running.append(process)
+        return process
 
 
-def _bar(total, unit, name):
+def _module(command: Sequence[str]) -> List[str]:
+    """["fairseq_cli.train", arguments...] of a command as one would type it."""
+    if list(command[:2]) == ["python", "-m"]:
+        return list(command[2:])
+    modules = {"fairseq-train": "fairseq_cli.train", "fairseq-generate": "fairseq_cli.generate"}
+    return [modules[command[0]], *command[1:]]
+
+
+def _bar(total: Optional[int], unit: str, name: str) -> tqdm:
     form = (
         "{desc} {percentage:3.0f}%|{bar:30}| {n:.4g} of {total} {unit}, {elapsed} passed, "
         "{remaining} left{postfix}"
@@ -191,43 +222,43 @@ def _bar(total, unit, name):
     )
 
 
-def train(plan, descriptor):
+# -- the steps of a run ----------------------------------------------------------------------------
+
+
+def train(plan: Plan, commands: Commands) -> None:
     """Train to the end, or go on from the last checkpoint. Raises RecipeError where training saves
     no checkpoint."""
-    marker = os.path.join(plan.out, "trained")
+    marker, outputs = os.path.join(plan.out, "trained"), plan.outputs().values()
     if os.path.exists(marker) and (
-        saved(plan) or all(os.path.exists(plan.output(beam)) for beam in BEAMS)
+        saved(plan) or (outputs and all(os.path.exists(output) for output in outputs))
     ):
-        print("training: already done", flush=True)
+        print(f"{plan.name}: training: already done", flush=True)
         return
-    mend_last_checkpoint(plan.checkpoints)
+    copied = mend_last_checkpoint(plan.checkpoints)
+    if copied:
+        print(f"checkpoint_last.pt was cut short; copied again from {copied}", flush=True)
     command, log = plan.train(), os.path.join(plan.out, "train.out")
-    epochs = flag_value(command, "--max-epoch", "--me")
-    with _bar(
-        int(epochs) if epochs.isdigit() else None,
-        "epochs",
-        f"{plan.recipe.id} {plan.loss}, seed {plan.seed}",
-    ) as bar:
+    epochs = flag_value(command, "--max-epoch", "--me") or ""
+    total = int(epochs) if epochs.isdigit() else None
+    with _bar(total, "epochs", plan.name) as bar, open(log, "ab") as output:
 
-        def follow(line):
-            try:
-                row = json.loads(line[line.index("{") :])
-            except ValueError:
-                return
-            if "update" in row and "epoch" in row:
+        def follow(text: str) -> None:
+            line = read_line(text)
+            if line and line.split == INNER and line.progress is not None:
                 if not bar.n:  # a resumed run: what was done before is no measure of speed
-                    bar.initial = bar.n = int(row["epoch"]) - 1
-                bar.set_postfix_str(f"loss {row.get('loss')}", refresh=False)
-                bar.update(float(row["update"]) - bar.n)
-            elif "valid_bleu" in row:
-                bar.update(int(row["epoch"]) - bar.n)
+                    bar.initial = bar.n = line.epoch - 1
+                bar.set_postfix_str(f"loss {line.stats.get('loss')}", refresh=False)
+                bar.update(line.progress - bar.n)
+            elif line and line.split == VALID:
+                bar.update(line.epoch - bar.n)
+                figures = [("BLEU", "bleu"), ("perplexity", "ppl")]
+                told = [f"{what} {line.stats[key]}" for what, key in figures if key in line.stats]
                 bar.write(
-                    f"epoch {row['epoch']}: validation BLEU {row['valid_bleu']}, perplexity "
-                    f"{row.get('valid_ppl')}",
+                    f"{plan.name}, epoch {line.epoch}: validation {', '.join(told)}",
                     file=sys.stderr,
                 )
 
-        execute(command, log, log, descriptor, follow)
+        commands.execute(command, output, log, follow)
     if not saved(plan):
         raise RecipeError(
             f"training ended without a checkpoint in {plan.checkpoints}; leave out the flag that "
@@ -236,64 +267,30 @@ def train(plan, descriptor):
     write_json(marker, {"command": shell(command)})
 
 
-def saved(plan):
+def saved(plan: Plan) -> Optional[str]:
     """The checkpoint to translate with: the recipe's choice, else the best, the last or the newest;
     None where there is none."""
     others = glob.glob(os.path.join(glob.escape(plan.checkpoints), "checkpoint*.pt"))
     named = [plan.translating] + [
         os.path.join(plan.checkpoints, f"checkpoint_{name}.pt") for name in ("best", "last")
     ]
-    return next(
-        filter(os.path.exists, named + sorted(others, key=os.path.getmtime, reverse=True)), None
-    )
+    newest_first = sorted(others, key=os.path.getmtime, reverse=True)
+    return next(filter(os.path.exists, named + newest_first), None)
 
 
-def mend_last_checkpoint(folder):
-    """Replace a checkpoint_last.pt that was cut short in the copying, by the file it was copied
-    from.
+def average(plan: Plan) -> Optional[int]:
+    """Average the last epochs; says so where there are fewer than the recipe asks for.
 
-    fairseq writes the first file of an epoch under a name of its own and then copies it,
-    checkpoint_last.pt at the end, so a kill during the copying leaves a whole newer file beside the
-    broken one.
-    """
-    last = os.path.join(folder, "checkpoint_last.pt")
-    if not os.path.exists(last) or _is_whole(last):
-        return
-    others = [
-        path
-        for path in glob.glob(os.path.join(folder, "checkpoint*.pt"))
-        if re.search(r"checkpoint(\d+|_\d+_\d+|_best)\.pt$", path)
-    ]
-    whole = sorted((path for path in others if _is_whole(path)), key=os.path.getmtime)
-    if not whole:
-        raise RecipeError(
-            f"{last} was cut short and no other checkpoint is there; delete {folder} to train from "
-            "the start"
-        )
-    print(f"{last} was cut short while it was copied from {whole[-1]}; copied again", flush=True)
-    shutil.copyfile(whole[-1], last + ".partial")
-    os.replace(last + ".partial", last)
-
-
-def _is_whole(path):
-    """Whether torch's archive has its directory, which is written last."""
-    return zipfile.is_zipfile(path)
-
-
-def average(plan):
-    """Average the last epochs; says so where there are fewer than the recipe asks for. Returns how
-    many were averaged, or None.
-
-    An epoch that --max-update cuts short leaves no file of its own, so there may be none.
+    Returns how many were averaged, or None. An epoch that --max-update cuts short leaves no file of
+    its own, so there may be none.
     """
     if not plan.recipe.average:
         return None
     from ..checkpoints.average import average_to_file, find_last
 
     names = glob.glob(os.path.join(glob.escape(plan.checkpoints), "checkpoint[0-9]*.pt"))
-    count = min(
-        sum(bool(re.search(r"checkpoint\d+\.pt$", name)) for name in names), plan.recipe.average
-    )
+    epochs = [name for name in names if re.search(r"checkpoint\d+\.pt$", name)]
+    count = min(len(epochs), plan.recipe.average)
     if count and not os.path.exists(plan.translating):
         if count < plan.recipe.average:
             print(
@@ -305,336 +302,214 @@ def average(plan):
     return count or None
 
 
-def generate(plan, beam, descriptor):
-    """Translate the test set; the output appears only when it is complete."""
-    output = plan.output(beam)
+def generate(plan: Plan, subset: str, beam: str, commands: Commands) -> None:
+    """Translate a split; the output appears only when it is complete."""
+    output = plan.outputs()[subset, beam]
     if os.path.exists(output):
-        print(f"{os.path.basename(output)}: already done", flush=True)
+        print(f"{plan.name}: {os.path.basename(output)}: already done", flush=True)
         return
-    partial = output + ".partial"
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(partial)
-    count, seen = sentences(plan), set()
-    with _bar(count, "sentences", f"{plan.subset}, {beam}") as bar:
+    log = os.path.join(plan.out, "generate.log")
+    count, seen = sentences(plan, subset), set()
+    with _bar(count, "sentences", f"{plan.name}, {subset}, {beam}") as bar, written(
+        output, "wb"
+    ) as stream:
 
-        def follow(line):
+        def follow(line: str) -> None:
             found = re.match(r"H-(\d+)\t", line)
             if found and found.group(1) not in seen:
                 seen.add(found.group(1))
                 bar.update()
 
-        execute(
-            plan.generate(beam, saved(plan)),
-            partial,
-            os.path.join(plan.out, "generate.log"),
-            descriptor,
-            follow,
-        )
-    if len(seen) != count:
-        raise RecipeError(
-            f"fairseq-generate translated {len(seen)} of the {count} sentences of {plan.subset}; "
-            f"see {partial}"
-        )
-    os.replace(partial, output)
+        commands.execute(plan.generate(subset, beam, saved(plan)), stream, log, follow)
+        if len(seen) != count:
+            raise RecipeError(
+                f"fairseq-generate translated {len(seen)} of the {count} sentences of {subset}; "
+                f"see {log}"
+            )
 
 
-def sentences(plan):
-    """How many sentences the test set has."""
+def sentences(plan: Plan, subset: str) -> int:
+    """How many sentences a split has."""
     from fairseq.data.data_utils import load_indexed_dataset
 
+    logging.getLogger("fairseq.data.data_utils").setLevel(logging.WARNING)
     data = plan.data
-    return len(
-        load_indexed_dataset(
-            os.path.join(data.folder, f"{plan.subset}.{data.source}-{data.target}.{data.target}")
-        )
-    )
+    name = f"{subset}.{data.source}-{data.target}.{data.target}"
+    return len(load_indexed_dataset(os.path.join(data.folder, name)))
 
 
-def epoch_scores(path):
-    """[{"epoch": 1, "bleu": ..., every other validation figure}] from a training log, one entry an
-    epoch."""
-    from ..analysis.logs import read_log
-
-    epochs = {}
-    for row in read_log(path):
-        if row.split == "valid":
-            epochs.setdefault(row.epoch, {"epoch": row.epoch})[row.metric] = row.value
-    return [epochs[epoch] for epoch in sorted(epochs)]
-
-
-def score(plan, reference, averaged):
-    """Write scores.json: validation by epoch, what translated, and the test scores where there is a
-    raw reference. Returns its content."""
-    path = os.path.join(plan.out, "scores.json")
-    digest = sha256(reference) if reference else None
-    report = read_json(path)
-    if report and (report["test"] or {}).get("reference_sha256") == digest:
-        return report
-    checkpoint = os.path.basename(saved(plan) or "") or None
-    if report:  # scored before, without this reference: the checkpoints may have been removed since
-        averaged, checkpoint = report["averaged_epochs"], report.get("checkpoint")
-    epochs = epoch_scores(os.path.join(plan.out, "train.log"))
-    report = {"epochs": epochs, "averaged_epochs": averaged, "checkpoint": checkpoint, "test": None}
-    if reference:
-        from ..analysis.scoring import score as klang_score
-
-        data = plan.data
-        report["test"] = {
-            "subset": plan.subset,
-            "reference": os.path.abspath(reference),
-            "reference_sha256": digest,
-            "systems": {},
-        }
-        for beam in BEAMS:
-            found = klang_score(
-                reference,
-                [plan.output(beam)],
-                data.target,
-                subword=data.subword,
-                tokenizer=data.tokenizer,
-            )
-            report["test"]["systems"][beam] = found.as_dict()["systems"][0]
-    write_json(path, report)
+def read_scores(folder: str) -> Optional[Dict[str, Any]]:
+    """The scores.json of a run folder, or None. Raises RecipeError where it is damaged."""
+    path = os.path.join(folder, "scores.json")
+    fix = "delete it, and run the recipe again"
+    report = read_json(path, RecipeError, fix)
+    if report is None:
+        return None
+    tests = report.get("tests", {}) if isinstance(report, dict) else None
+    if not isinstance(tests, dict) or not all(isinstance(test, dict) for test in tests.values()):
+        raise RecipeError(f"{path} is damaged: it holds no scores; {fix}")
     return report
 
 
-def summary(plan, report, reason):
+def score(plan: Plan, references: References, averaged: Optional[int]) -> Dict[str, Any]:
+    """Write scores.json and return its content.
+
+    That is validation by epoch, which checkpoint translated, and the scores of each split that has
+    a raw reference.
+    """
+    from ..analysis.scoring import score as score_output
+
+    tests = {subset: path for subset, path in references.items() if path and plan.outputs()}
+    digests = {subset: sha256(path) for subset, path in tests.items()}
+    report = read_scores(plan.out)
+    checkpoint = os.path.basename(saved(plan) or "") or None
+    if report:
+        before = report.get("tests", {})
+        if {name: test.get("reference_sha256") for name, test in before.items()} == digests:
+            return report
+        # Scored before, without this reference: the checkpoints may have been removed since.
+        averaged, checkpoint = report.get("averaged_epochs"), report.get("checkpoint")
+    epochs = by_epoch(read_log(plan.log))
+    report = {
+        "epochs": [{"epoch": epoch, **figures} for epoch, figures in epochs.items()],
+        "averaged_epochs": averaged,
+        "checkpoint": checkpoint,
+        "tests": {
+            subset: {
+                "reference": os.path.abspath(path),
+                "reference_sha256": digests[subset],
+                "systems": {},
+            }
+            for subset, path in tests.items()
+        },
+    }
+    text = {"subword": plan.data.subword, "tokenizer": plan.data.tokenizer}
+    for (subset, beam), output in plan.outputs().items():
+        if subset in tests:
+            found = score_output(tests[subset], [output], plan.data.target, **text)
+            report["tests"][subset]["systems"][beam] = found.as_dict()["systems"][0]
+    write_json(os.path.join(plan.out, "scores.json"), report)
+    return report
+
+
+def summary(plan: Plan, report: Dict[str, Any]) -> str:
     """What a run found, in a few lines."""
     lines = []
     scored = [epoch for epoch in report["epochs"] if "bleu" in epoch]
     if scored:
         best = max(scored, key=lambda epoch: epoch["bleu"])
-        lines.append(
-            f"validation BLEU by epoch: {' '.join('{:.2f}'.format(epoch['bleu']) for epoch in scored)} "
-            f"(best: epoch {best['epoch']})"
-        )
-    for beam, system in report["test"]["systems"].items() if report["test"] else ():
-        lines.append(
-            f"{plan.subset}, {beam}: {system['bleu_tok']['score']:.2f} tokenised, "
-            f"{system['bleu_lc']['score']:.2f} sacreBLEU lower-cased, "
-            f"{system['chrf']['score']:.2f} chrF"
-        )
-    if not report["test"]:
-        lines.append(reason)
-    recipe = plan.recipe
-    if plan.loss == recipe.loss:
-        lines.append(
-            "in the source: "
-            + (
-                recipe.source
-                or " ".join(f"{value:.2f}" for value in recipe.source_epochs) + " by epoch"
+        told = " ".join(f"{epoch['bleu']:.2f}" for epoch in scored)
+        lines.append(f"validation BLEU by epoch: {told} (best: epoch {best['epoch']})")
+    for subset, test in report["tests"].items():
+        for beam, system in test["systems"].items():
+            lines.append(
+                f"{subset}, {beam}: {system['bleu_tok']['score']:.2f} tokenised, "
+                f"{system['bleu_lc']['score']:.2f} sacreBLEU lower-cased, "
+                f"{system['chrf']['score']:.2f} chrF"
             )
-        )
+    for subset in plan.subsets:
+        if plan.translates and subset not in report["tests"]:
+            lines.append(
+                f"no scores of {subset}: there is no raw reference beside {plan.data.folder}, and "
+                "one rebuilt from ids would not be comparable; give --ref FILE to score what was "
+                "translated"
+            )
+    recipe = plan.recipe
+    if plan.loss == recipe.loss and recipe.series_told():
+        by = "" if recipe.series else " by epoch"
+        lines.append(f"in the series: {recipe.series_told()}{by}")
     return "\n".join(lines + [f"all of it: {plan.out}"])
 
 
-def run(plan, reference):
-    """Do what the plan says, from where it stopped; returns the content of scores.json."""
-    seen = torch.cuda.device_count() if plan.device == "cuda" else plan.gpus
-    if not seen:
-        raise RecipeError("--device is cuda, but no GPU can be seen; use --device cpu")
-    if seen < plan.gpus:
-        raise RecipeError(f"--gpus is {plan.gpus}, but only {seen} can be seen; ask for no more")
+# -- whole runs ------------------------------------------------------------------------------------
+
+
+def run(plan: Plan, references: References, commands: Optional[Commands] = None) -> Dict[str, Any]:
+    """Do what the plan says, from where it stopped; returns the content of scores.json.
+
+    The run folder gets settings.json (recipe, commands, versions, hashes of data and dictionaries),
+    train.log (JSON rows), train.out, checkpoints/, gen.SUBSET.DECODING.out, scores.json and report/
+    (curves, as klang report draws them). Raises RecipeError and other KlangErrors, in one line.
+    """
+    commands = commands or Commands()
+    if plan.device == "cuda":
+        import torch
+
+        seen = torch.cuda.device_count()
+        if not seen:
+            raise RecipeError("--device is cuda, but no GPU can be seen; use --device cpu")
+        if seen < plan.gpus:
+            raise RecipeError(f"--gpus is {plan.gpus}, but only {seen} can be seen")
     if os.path.exists(plan.out) and not os.path.isdir(plan.out):
         raise RecipeError(f"--out {plan.out} is a file; name a folder")
     os.makedirs(plan.out, exist_ok=True)
-    with lock(plan.out) as descriptor:
-        open_folder(plan, reference)
-        train(plan, descriptor)
+    with locked(plan.out, patience=30):
+        open_folder(plan, references)
+        train(plan, commands)
         averaged = average(plan)
         used = saved(plan)
-        if used not in (None, plan.translating):
-            why = (
-                "no epoch was trained to its end"
-                if plan.recipe.average
-                else "there was no validation"
-            )
+        if plan.outputs() and used not in (None, plan.translating):
+            why = "no epoch was trained to its end"
+            if not plan.recipe.average:
+                why = "there was no validation"
             print(
-                f"{why}: {os.path.basename(used)} translates in place of "
+                f"{why}: {os.path.basename(used or '')} translates in place of "
                 f"{os.path.basename(plan.translating)}",
                 flush=True,
             )
-        for beam in BEAMS:
-            generate(plan, beam, descriptor)
-        report = score(plan, reference, averaged)
+        for subset, beam in plan.outputs():
+            generate(plan, subset, beam, commands)
+        report = score(plan, references, averaged)
         if not os.path.exists(os.path.join(plan.out, "report", "curves.png")):
             write_report([plan.out], os.path.join(plan.out, "report"))
         return report
 
 
-# -- the command line ------------------------------------------------------------------------------
+def run_all(
+    jobs: Sequence[Tuple[Plan, References]], lanes: int = 1, threads: Optional[int] = None
+) -> List[Dict[str, Any]]:
+    """:func:`run` for each job, `lanes` of them beside each other; returns their scores in order.
+
+    When one fails, those beside it are stopped; what they had complete is kept. Raises the error of
+    the one that failed first.
+    """
+    commands = Commands(threads)
+    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
+        futures = [pool.submit(run, plan, references, commands) for plan, references in jobs]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except BaseException:
+            commands.stop()
+            for future in futures:
+                future.cancel()
+            raise
+    return [future.result() for future in futures]
 
 
-class _List(argparse.Action):
-    def __call__(self, root, *_):
-        print(plans.list_recipes(plans.read_table()))
-        root.exit()
-
-
-def parser():
-    """The arguments of this script; what it does not know is meant for fairseq-train."""
-    usage = "recipe.py ID --data DIR [options] [flags of fairseq-train]"
-    root = argparse.ArgumentParser(
-        prog="recipe.py",
-        usage=usage,
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    root.add_argument(
-        "id", metavar="ID", help="a recipe, such as A10 (--list shows them); comes first"
-    )
-    root.add_argument(
-        "--list", action=_List, nargs=0, help="list the recipes with the source's figures, and end"
-    )
-    root.add_argument(
-        "--data", metavar="DIR", help="what klang prepare or fairseq-preprocess wrote"
-    )
-    root.add_argument(
-        "-s", "--source-lang", metavar="LANG", help="default: found in the data folder"
-    )
-    root.add_argument(
-        "-t", "--target-lang", metavar="LANG", help="default: found in the data folder"
-    )
-    root.add_argument(
-        "--ref",
-        metavar="FILE",
-        help="raw reference of the test set (default: raw/ of a folder made by klang prepare)",
-    )
-    root.add_argument(
-        "--subset", default="test", metavar="NAME", help="what to translate (default: test)"
-    )
-    root.add_argument(
-        "--tokenizer",
-        choices=("moses", "none"),
-        help="moses: the text is Moses tokens (default: as klang prepare says, or moses)",
-    )
-    root.add_argument("--loss", metavar="NAME", help="ce or softbleu (default: the recipe's own)")
-    root.add_argument("--seed", type=int, metavar="N", help="default: the recipe's")
-    root.add_argument(
-        "--device", choices=("cpu", "cuda"), help="default: cuda where a GPU can be seen"
-    )
-    root.add_argument(
-        "--gpus",
-        type=int,
-        default=1,
-        metavar="N",
-        help="GPUs that share each batch of the recipe (default: 1)",
-    )
-    root.add_argument("--out", metavar="DIR", help="run folder (default: runs/ID-LOSS-seedN)")
-    root.add_argument(
-        "--generate-flags",
-        default="",
-        metavar="'FLAGS'",
-        help=(
-            "further flags of fairseq-generate, in one argument, joined by =: "
-            "--generate-flags='--lenpen 0.8'"
-        ),
-    )
-    root.add_argument("--dry-run", action="store_true", help="print the commands and end")
-    return root
-
-
-def split_flags(text):
-    """The words of --generate-flags. Raises RecipeError."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise RecipeError(
-            f"--generate-flags is {text!r}: {str(error).lower()}; write the flags as for a shell"
-        ) from None
-
-
-def check_flags(plan):
+def check_flags(plan: Plan) -> None:
     """Let fairseq's own parsers read the commands, so that a mistyped flag is told now and not
     after the training. Raises RecipeError."""
     register()
     from fairseq import options
 
+    for name in ("fairseq.tasks", "fairseq.utils"):  # what they tell of each parsing
+        logging.getLogger(name).setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
-        train = plan.train()
-        train[train.index("--save-dir") + 1] = folder  # parsing makes it
-        for parse, words in (
-            (options.get_training_parser, train),
-            (options.get_generation_parser, plan.generate("beam5")),
-        ):
+        train_command = plan.train()
+        train_command[train_command.index("--save-dir") + 1] = folder  # parsing makes it
+        arguments = _module(train_command)[1:]
+        parts = [("fairseq-train", options.get_training_parser, arguments)]
+        for pair in list(plan.outputs())[:1]:
+            arguments = plan.generate(*pair)[1:]
+            parts.append(("fairseq-generate", options.get_generation_parser, arguments))
+        for name, parser, arguments in parts:
             said = io.StringIO()
             try:
                 with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-                    options.parse_args_and_arch(parse(), input_args=words[1:])
+                    options.parse_args_and_arch(parser(), input_args=arguments)
             except KlangError:
                 raise
             except SystemExit:  # argparse
-                raise RecipeError(
-                    f"{words[0]} refuses its flags: "
-                    f"{said.getvalue().strip().rpartition('error: ')[2]}"
-                ) from None
-
-
-def make_plan(args, extra):
-    """(Plan, reference or None, why there is none) from parsed arguments. Raises RecipeError."""
-    recipe = plans.find_recipe(plans.read_table(), args.id)
-    if not args.data:
-        raise RecipeError("--data DIR is needed: what klang prepare or fairseq-preprocess wrote")
-    data = plans.read_data(
-        args.data, args.source_lang, args.target_lang, args.tokenizer, args.subset
-    )
-    device = args.device
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    loss = args.loss or recipe.loss
-    seed = recipe.seed if args.seed is None else args.seed
-    out = os.path.abspath(args.out or os.path.join("runs", f"{recipe.id}-{loss}-seed{seed}"))
-    plan = Plan(
-        recipe,
-        data,
-        out,
-        loss,
-        seed,
-        device,
-        args.gpus,
-        args.subset,
-        extra,
-        split_flags(args.generate_flags),
-    )
-    if args.ref and not os.path.isfile(args.ref):
-        raise RecipeError(f"--ref {args.ref} does not exist")
-    reference = args.ref or plans.find_reference(data, args.subset)
-    reason = (
-        f"no test scores: there is no raw reference beside {data.folder}, and one rebuilt from ids "
-        "would not be comparable; "
-        "give --ref FILE to score what was translated"
-    )
-    return plan, reference, reason
-
-
-def command(argv):
-    """Plan and run one recipe, or only print its commands."""
-    args, extra = parser().parse_known_args(argv)
-    plan, reference, reason = make_plan(args, extra)
-    check_flags(plan)
-    if args.dry_run:
-        print("\n".join(plan.commands(reference).values()))
-        print("\n".join(plan.notes()), file=sys.stderr)
-        if not reference:
-            print(reason, file=sys.stderr)
-        return 0
-    print(
-        f"{plan.recipe.id} ({plan.recipe.about}), {plan.loss}, seed {plan.seed}, {plan.device}: "
-        f"{plan.out}"
-    )
-    print("\n".join(plan.notes()), flush=True)
-    print(summary(plan, run(plan, reference), reason))
-    return 0
-
-
-def main(argv=None):
-    """Run a recipe; returns the exit status: 0, 2 (bad input or a command that failed), 130
-    (interrupted)."""
-    for name in ("fairseq.data.data_utils", "fairseq.tasks", "fairseq.utils"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return exit_status("recipe", lambda: command(argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                reason = said.getvalue().strip().rpartition("error: ")[2]
+                raise RecipeError(f"{name} refuses its flags: {reason}") from None
