@@ -1,5 +1,4 @@
-"""`klang recipe`: train, translate and score one experiment of recipes.ini; one run folder holds all
-that comes out."""
+"""`klang recipe`: train, translate and score one experiment of recipes.ini, in one run folder."""
 
 import argparse
 import os
@@ -9,7 +8,8 @@ from typing import Any, List, Sequence
 from .options import add_machine, device_of, number, seed_number, split_flags
 from .plan import Plan, find_reference, read_data
 from .recipes import RecipeError, find_recipe, list_recipes, read_table
-from .runner import Commands, References, check_flags, run as run_plan, summary
+from .runner import Commands, References, check_flags, summary
+from .runner import run as run_plan
 
 EPILOG = """\
 examples:
@@ -109,8 +109,7 @@ def make_plan(options: argparse.Namespace, extra: Sequence[str]) -> Plan:
     seed = recipe.seed if options.seed is None else options.seed
     out = os.path.abspath(options.out or os.path.join("runs", f"{recipe.id}-{loss}-seed{seed}"))
     flags = split_flags(options.generate_flags)
-    # A dry run tells the commands of a GPU on a machine without one.
-    device = options.device if options.dry_run and options.device else device_of(options.device)
+    device = device_of(options.device)
     return Plan(recipe, data, out, loss, seed, device, options.gpus, subsets, list(extra), flags)
 
 

@@ -50,7 +50,9 @@ def read_settings(folder: str) -> Optional[Dict[str, Any]]:
         and isinstance(key.get("generate"), dict)
     )
     words = [key["train"], *key["generate"].values()] if whole else [None]
-    if not all(isinstance(flags, list) and all(isinstance(w, str) for w in flags) for flags in words):
+    if not all(
+        isinstance(flags, list) and all(isinstance(w, str) for w in flags) for flags in words
+    ):
         raise RecipeError(f"{path} is damaged: it does not tell what was run; {fix}")
     return settings
 
@@ -126,7 +128,7 @@ class Commands:
     """
 
     def __init__(self, threads: Optional[int] = None) -> None:
-        self._running: List["subprocess.Popen[bytes]"] = []
+        self._running: List[subprocess.Popen[bytes]] = []
         self._stopped = False
         self._changing = threading.Lock()
         self.threads = threads

@@ -1,15 +1,13 @@
-"""The recipes of examples/iwslt14: every one prints its commands and trains, a killed run goes on,
-and compare.py pools runs."""
+"""klang recipe: every recipe of recipes.ini prints its commands and trains, and a killed run goes
+on."""
 
 import argparse
-import csv
-import importlib
-import io
 import json
 import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,20 +16,21 @@ import time
 import pytest
 import torch
 
+from fairseq_klang import cli
 from fairseq_klang.analysis.logs import read_log
 from fairseq_klang.analysis.scoring import score
 from fairseq_klang.checkpoints.reading import load_checkpoint
-from helpers.running import ROOT, SPLITS, TINY_LSTM, TINY_TRANSFORMER, run, toy_pairs
+from fairseq_klang.experiments import plan as plans
+from fairseq_klang.experiments import runner
+from fairseq_klang.experiments.plan import Plan, flag_value
+from fairseq_klang.experiments.recipes import RecipeError
+from fairseq_klang.experiments.runner import Commands
+from fairseq_klang.files import LockedError, locked, sha256, write_json
+from helpers.recipes import TABLE, error_of, plan_of, tiny
+from helpers.running import ROOT, SPLITS, run, toy_pairs
 
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-compare, recipe, recipe_plan = (
-    importlib.import_module(name) for name in ("compare", "recipe", "recipe_plan")
-)
-
-TABLE = recipe_plan.read_table()
-# BLEU in the source, from the tables of DESIGN 3 and 4; README and strong: the field's figures for
-# IWSLT14 de-en.
-SOURCE = {
+# BLEU in the series, from docs/claims.md; README and strong: the field's figures for IWSLT14 de-en.
+SERIES = {
     "A1": "3.76",
     "A2": "3.76",
     "A3": "3.94",
@@ -56,50 +55,43 @@ SOURCE = {
     "B3": "11.70",
     "README": "34.66",
     "strong": "35.6",
+    "m30k": "",
 }
-EVERY = [(name, TABLE[name].loss) for name in SOURCE] + [
+EVERY = [(name, TABLE[name].loss) for name in SERIES] + [
     ("README", "softbleu"),
     ("strong", "softbleu"),
     ("B0", "ce"),
 ]
 
 
-def tiny(name):
-    """Overrides that make any recipe small enough for a test."""
-    size = TINY_LSTM if "lstm" in flag(TABLE[name], "--arch") else TINY_TRANSFORMER
-    return [*size, "--num-workers", "0"]
-
-
 def flag(of, name, loss=None):
-    return recipe_plan.flag_value(of.flags(loss or of.loss), name)
+    return flag_value(of.flags(loss or of.loss), name)
 
 
 def dry(capsys, *arguments):
     """The lines that a dry run prints."""
-    assert recipe.main([*map(str, arguments), "--dry-run"]) == 0
+    assert cli.main(["recipe", *map(str, arguments), "--dry-run"]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def error_of(capsys, *arguments, script=recipe):
-    """The one line with which a script refuses its arguments."""
-    assert script.main(list(map(str, arguments))) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+def refused(capsys, *arguments):
+    """The one line with which klang recipe refuses its arguments."""
+    return error_of(capsys, "recipe", *arguments)
 
 
 # -- the table -------------------------------------------------------------------------------------
 
 
-def test_the_table_has_every_experiment_with_the_figures_of_the_source():
-    assert {name: it.source_epochs or it.source for name, it in TABLE.items()} == SOURCE
+def test_the_table_has_every_experiment_with_the_figures_of_the_series():
+    assert {name: it.series_epochs or it.series for name, it in TABLE.items()} == SERIES
     for name, it in TABLE.items():
-        if it.source_epochs:
-            assert it.epochs == len(it.source_epochs) and it.seed == 42, name
+        if it.series_epochs:
+            assert it.epochs == len(it.series_epochs) and it.seed == 42, name
 
 
-def test_the_settings_are_those_of_the_source():
-    # DESIGN 4: A series: batch 64, 5 epochs; sweep: linear, alpha 0.5, decay; B (transformer):
-    # batch 128, 5 epochs.
+def test_the_settings_are_those_of_the_series():
+    # docs/claims.md. A series: batch 64, 5 epochs. Sweep: linear, alpha 0.5, decay. B
+    # (transformer): batch 128, 5 epochs.
     assert [TABLE[name].epochs for name in ("A1", "A2", "A3", "A6", "RNN-CE", "B0", "B3")] == [
         5,
         10,
@@ -165,7 +157,7 @@ def test_the_iwslt_model_has_the_sizes_of_transformer_iwslt_de_en():
 
 def test_list(capsys):
     with pytest.raises(SystemExit) as end:
-        recipe.main(["--list"])
+        cli.main(["recipe", "--list"])
     assert not end.value.code
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(TABLE)
@@ -215,11 +207,11 @@ def test_a_dry_run_prints_the_full_commands_and_writes_nothing(
         "--update-epoch-batch-itr": "True",
         "--best-checkpoint-metric": "bleu",
     }
-    assert {word: recipe_plan.flag_value(train, word) for word in wanted} == wanted
+    assert {word: flag_value(train, word) for word in wanted} == wanted
     assert {"--cpu", "--eval-bleu", "--maximize-best-checkpoint-metric"} <= set(train)
-    assert recipe_plan.flag_value(generate, "--required-batch-size-multiple") == "1"
+    assert flag_value(generate, "--required-batch-size-multiple") == "1"
     assert [
-        recipe_plan.flag_value(shlex.split(line), "--beam")
+        flag_value(shlex.split(line), "--beam")
         for line in lines
         if line.startswith("fairseq-generate")
     ] == ["5", "1"]
@@ -237,7 +229,7 @@ def test_run_sh_is_the_same_as_the_runner(joined_data, capsys):
         env=dict(os.environ, PYTHON=sys.executable),
         cwd=os.getcwd(),
     ).stdout
-    assert recipe.main(arguments) == 0
+    assert cli.main(["recipe", *arguments]) == 0
     assert shown == capsys.readouterr().out
     assert "A8p-first-seed42" in shown and "--cpu" not in shown
 
@@ -246,43 +238,43 @@ def test_gpus_share_the_recipes_batch(joined_data, capsys):
     train = shlex.split(
         dry(capsys, "A1", "--data", joined_data, "--device", "cuda", "--gpus", 4)[0]
     )
-    assert recipe_plan.flag_value(train, "--batch-size") == "16"  # 64 / 4
-    assert recipe_plan.flag_value(train, "--distributed-world-size") == "4" and "--cpu" not in train
-    assert "--gpus 3 does not divide the recipe's --batch-size 64" in error_of(
+    assert flag_value(train, "--batch-size") == "16"  # 64 / 4
+    assert flag_value(train, "--distributed-world-size") == "4" and "--cpu" not in train
+    assert "--gpus 3 does not divide the recipe's --batch-size 64" in refused(
         capsys, "A1", "--data", joined_data, "--device", "cuda", "--gpus", 3
     )
-    assert "goes with --device cuda" in error_of(
+    assert "goes with --device cuda" in refused(
         capsys, "A1", "--data", joined_data, "--device", "cpu", "--gpus", 2
     )
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(joined_data, tmp_path, capsys):
-    assert "there is no recipe 'A99'; the recipes are A1, A2" in error_of(
+    assert "there is no recipe 'A99'; the recipes are A1, A2" in refused(
         capsys, "A99", "--data", joined_data
     )
-    assert "--data DIR is needed" in error_of(capsys, "A1")
-    assert "is no folder" in error_of(capsys, "A1", "--data", tmp_path / "nowhere")
-    assert "no train.SOURCE-TARGET.LANG.idx" in error_of(capsys, "A1", "--data", tmp_path)
-    assert "lacks test9.de-en.de.bin" in error_of(
+    assert "arguments are required: --data" in refused(capsys, "A1")
+    assert "is no folder" in refused(capsys, "A1", "--data", tmp_path / "nowhere")
+    assert "no train.SOURCE-TARGET.LANG.idx" in refused(capsys, "A1", "--data", tmp_path)
+    assert "lacks test9.de-en.de.bin" in refused(
         capsys, "A1", "--data", joined_data, "--subset", "test9"
     )
-    assert "--loss is 'log'; it must be one of ce, softbleu, sweep" in error_of(
+    assert "--loss is 'log'; it must be one of ce, softbleu, sweep" in refused(
         capsys, "A10", "--data", joined_data, "--loss", "log"
     )
-    assert "--save-dir is set by the recipe; use --out" in error_of(
+    assert "--save-dir is set by the recipe; use --out" in refused(
         capsys, "A1", "--data", joined_data, "--save-dir=x"
     )
-    assert "use --loss" in error_of(
+    assert "use --loss" in refused(
         capsys, "A1", "--data", joined_data, "--criterion", "cross_entropy"
     )
-    assert "another --out" in error_of(capsys, "A1", "--data", joined_data, "--reset-optimizer")
-    assert "--no-save is set by the recipe" in error_of(
+    assert "another --out" in refused(capsys, "A1", "--data", joined_data, "--reset-optimizer")
+    assert "--no-save is set by the recipe" in refused(
         capsys, "A1", "--data", joined_data, "--no-save"
     )
-    assert "--ref nowhere.en does not exist" in error_of(
+    assert "--ref nowhere.en does not exist" in refused(
         capsys, "A1", "--data", joined_data, "--ref", "nowhere.en"
     )
-    assert '--generate-flags is "\'": no closing quotation' in error_of(
+    assert '--generate-flags is "\'": no closing quotation' in refused(
         capsys, "A1", "--data", joined_data, "--generate-flags", "'"
     )
     assert "--device is cuda, but no GPU can be seen; use --device cpu" in error_of_run(
@@ -291,24 +283,24 @@ def test_what_cannot_be_used_is_refused_in_one_line(joined_data, tmp_path, capsy
     # fairseq's own parsers read the flags before anything is made, in a dry run too.
     command = ["B0", "--data", joined_data, "--device", "cpu", "--out", tmp_path / "new"]
     for more in ([], ["--dry-run"]):
-        assert "fairseq-train refuses its flags: argument --lr: expected one argument" in error_of(
+        assert "fairseq-train refuses its flags: argument --lr: expected one argument" in refused(
             capsys, *command, *more, "--lr"
         )
-        assert "fairseq-train refuses its flags: unrecognized arguments: --nosuch 3" in error_of(
+        assert "fairseq-train refuses its flags: unrecognized arguments: --nosuch 3" in refused(
             capsys, *command, *more, "--nosuch", "3"
         )
-        assert "fairseq-generate refuses its flags: unrecognized arguments: --nosuch" in error_of(
+        assert "fairseq-generate refuses its flags: unrecognized arguments: --nosuch" in refused(
             capsys, *command, *more, "--generate-flags=--nosuch"
         )
-    assert "--k-lang: k_lang is 7.0; it must be above 0" in error_of(
+    assert "--k-lang: k_lang is 7.0; it must be above 0" in refused(
         capsys, *command, "--dry-run", "--k-lang", "7"
     )
     assert not (tmp_path / "new").exists()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("")
     command = ["A1", "--data", joined_data, "--device", "cpu"]
-    assert "it is no run folder" in error_of(capsys, *command, "--out", tmp_path / "other")
-    assert "is a file" in error_of(capsys, *command, "--out", tmp_path / "other" / "thesis.tex")
+    assert "it is no run folder" in refused(capsys, *command, "--out", tmp_path / "other")
+    assert "is a file" in refused(capsys, *command, "--out", tmp_path / "other" / "thesis.tex")
     # A command that fails: its own last line, and where the rest is.
     command = [*map(str, command), "--out", str(tmp_path / "run")]
     line = error_of_run(capsys, *command, "--finetune-from-model", "nowhere.pt")
@@ -322,11 +314,11 @@ def test_a_folder_in_which_nothing_was_trained_starts_anew(joined_data, tmp_path
         plan_of(joined_data, tmp_path / "run", "A1", "ce", "--lr", lr) for lr in ("9", "0.1")
     )
     os.makedirs(mistyped.out)
-    recipe.open_folder(mistyped, None)
+    runner.open_folder(mistyped, {})
     (tmp_path / "run" / "train.log").write_text("of the mistyped one")
-    recipe.write_json(str(tmp_path / "run" / "trained"), {})
+    write_json(str(tmp_path / "run" / "trained"), {})
     os.makedirs(mended.checkpoints)
-    settings = recipe.open_folder(mended, None)
+    settings = runner.open_folder(mended, {})
     assert (
         "(--lr: 9; now 0.1), but nothing was trained in it: it starts anew"
         in capsys.readouterr().out
@@ -335,30 +327,19 @@ def test_a_folder_in_which_nothing_was_trained_starts_anew(joined_data, tmp_path
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoints", "settings.json"]
     (tmp_path / "run" / "checkpoints" / "checkpoint_last.pt").write_text("")
     with pytest.raises(
-        recipe.RecipeError, match="--lr: 0.1; now 9.*; choose another --out, or delete that folder"
+        RecipeError, match="--lr: 0.1; now 9.*; choose another --out, or delete that folder"
     ):
-        recipe.open_folder(mistyped, None)
+        runner.open_folder(mistyped, {})
 
 
-def test_notes_tell_where_data_and_k_are_not_the_sources(joined_data, separate_data, tmp_path):
+def test_notes_tell_where_data_and_k_are_not_the_series(joined_data, separate_data, tmp_path):
     def notes(data, name, *extra, loss=None):
-        return recipe.Plan(
-            TABLE[name],
-            recipe_plan.read_data(str(data)),
-            str(tmp_path),
-            loss or TABLE[name].loss,
-            1,
-            "cpu",
-            1,
-            "test",
-            list(extra),
-            [],
-        ).notes()
+        it = TABLE[name]
+        folder = plans.read_data(str(data))
+        return Plan(it, folder, str(tmp_path), loss or it.loss, 1, extra=list(extra)).notes()
 
-    vocab = {
-        lang: recipe_plan.read_data(str(separate_data)).vocabulary[lang] for lang in ("de", "en")
-    }
-    joined = recipe_plan.read_data(str(joined_data)).vocabulary["en"]
+    vocab = {lang: plans.read_data(str(separate_data)).vocabulary[lang] for lang in ("de", "en")}
+    joined = plans.read_data(str(joined_data)).vocabulary["en"]
     size = joined + 4  # the special symbols
     data = f"data: a joined dictionary of {joined} entries; the recipe's: "
     assert notes(joined_data, "A8") == [data + "words, V = 56,652"]
@@ -378,7 +359,7 @@ def test_notes_tell_where_data_and_k_are_not_the_sources(joined_data, separate_d
     )
     assert notes(joined_data, "A9")[1:] == [
         f"soft BLEU over k = 50 of {size} tokens (--sb-topk)",
-        "note: k is the source's, for V = 56,652; append --sb-topk 1 to keep k / V",
+        "note: k is the series', for V = 56,652; append --sb-topk 1 to keep k / V",
     ]
     assert notes(joined_data, "A9", "--sb-topk", "3")[1:] == [
         f"soft BLEU over k = 3 of {size} tokens (--sb-topk)"
@@ -391,7 +372,7 @@ def test_notes_tell_where_data_and_k_are_not_the_sources(joined_data, separate_d
 
 
 def test_data_folders_of_others(joined_data, separate_data, tmp_path):
-    data = recipe_plan.read_data(str(joined_data))
+    data = plans.read_data(str(joined_data))
     assert (data.source, data.target, data.joined, data.subword, data.tokenizer) == (
         "de",
         "en",
@@ -399,8 +380,8 @@ def test_data_folders_of_others(joined_data, separate_data, tmp_path):
         "bpe",
         "moses",
     )
-    assert recipe_plan.find_reference(data, "test") is None
-    assert not recipe_plan.read_data(str(separate_data)).joined
+    assert plans.find_reference(data, "test") is None
+    assert not plans.read_data(str(separate_data)).joined
     # A folder as klang prepare writes it: named by its root, with its text beside bin/.
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "test.en").write_text("text\n")
@@ -408,21 +389,21 @@ def test_data_folders_of_others(joined_data, separate_data, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in data.files:
         os.link(os.path.join(joined_data, name), tmp_path / "bin" / name)
-    data = recipe_plan.read_data(str(tmp_path))
+    data = plans.read_data(str(tmp_path))
     assert data.folder == str(tmp_path / "bin") and data.tokenizer == "none"
-    assert recipe_plan.find_reference(data, "test") == str(tmp_path / "raw" / "test.en")
+    assert plans.find_reference(data, "test") == str(tmp_path / "raw" / "test.en")
     dictionary = tmp_path / "bin" / "dict.en.txt"
     text = dictionary.read_text()
     dictionary.unlink()
     dictionary.write_text("\u2581the 9\n" + text, encoding="utf-8")
-    assert recipe_plan.read_data(str(tmp_path)).subword == "sentencepiece"
+    assert plans.read_data(str(tmp_path)).subword == "sentencepiece"
     # Two pairs in one folder must be told apart.
     os.link(
         os.path.join(joined_data, "train.de-en.de.idx"), tmp_path / "bin" / "train.en-de.de.idx"
     )
-    with pytest.raises(recipe_plan.RecipeError, match="has de-en, en-de; .*-s and -t"):
-        recipe_plan.read_data(str(tmp_path))
-    assert recipe_plan.read_data(str(tmp_path), "de").target == "en"
+    with pytest.raises(plans.RecipeError, match="has de-en, en-de; .*-s and -t"):
+        plans.read_data(str(tmp_path))
+    assert plans.read_data(str(tmp_path), "de").target == "en"
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -437,7 +418,7 @@ def train_here(command, caplog):
     vars(checkpoint_utils.save_checkpoint).pop(
         "best", None
     )  # fairseq keeps it for the life of a process
-    os.makedirs(recipe_plan.flag_value(command, "--save-dir"))
+    os.makedirs(flag_value(command, "--save-dir"))
     args = options.parse_args_and_arch(options.get_training_parser(), input_args=command[1:])
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # such small products only wait for one another
@@ -457,22 +438,7 @@ def weights(path):
     }
 
 
-def plan_of(data, out, name, loss, *extra):
-    it = TABLE[name]
-    return recipe.Plan(
-        it,
-        recipe_plan.read_data(str(data)),
-        str(out),
-        loss,
-        it.seed,
-        "cpu",
-        1,
-        "test",
-        [*tiny(name), *extra],
-        [],
-    )
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name, loss", EVERY)
 def test_every_recipe_trains(joined_data, separate_data, tmp_path, caplog, name, loss):
     data = separate_data if name == "README" else joined_data
@@ -522,7 +488,7 @@ def start(*arguments):
     """The runner as a process of its own, with as many threads as conftest.run: another number adds
     up in another order."""
     return subprocess.Popen(
-        [sys.executable, os.path.join(ROOT, "scripts", "recipe.py"), *map(str, arguments)],
+        [sys.executable, "-m", "fairseq_klang.cli", "recipe", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,
@@ -531,7 +497,10 @@ def start(*arguments):
     )
 
 
-def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(joined_data, tmp_path, capsys):
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(
+    joined_data, tmp_path, capsys, monkeypatch
+):
     out = tmp_path / "run"
     extra = [
         *tiny("B0"),
@@ -571,22 +540,22 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(joined_data, tmp_pa
     again = start(*command)
     output, errors = again.communicate()
     assert again.returncode == 0, errors
-    assert "no test scores: there is no raw reference" in output  # ids and dictionaries only
+    assert "no scores of test: there is no raw reference" in output  # ids and dictionaries only
     assert "Loaded checkpoint" in log.read_text()
     scores = json.loads((out / "scores.json").read_text())
     assert [epoch["epoch"] for epoch in scores["epochs"]] == list(range(1, 6)) and scores[
-        "test"
-    ] is None
+        "tests"
+    ] == {}
     assert os.path.getsize(out / "report" / "curves.png")
     settings = json.loads((out / "settings.json").read_text())
     assert (
         len(settings["starts"]) == 2
         and settings["starts"][0]["versions"]["torch"] == torch.__version__
     )
-    assert settings["key"]["data"]["dict.en.txt"] == recipe.sha256(joined_data / "dict.en.txt")
+    assert settings["key"]["data"]["dict.en.txt"] == sha256(joined_data / "dict.en.txt")
 
     # Straight through, with the command that the run folder names.
-    words = shlex.split(settings["commands"]["train"])
+    words = shlex.split(settings["commands"][0])
     straight = tmp_path / "straight"
     words[words.index("--save-dir") + 1] = str(straight)
     words[words.index("--log-file") + 1] = str(tmp_path / "train.log")
@@ -606,10 +575,10 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(joined_data, tmp_pa
     reference = tmp_path / "test.en"
     reference.write_text("".join(target + "\n" for _, target in toy_pairs(SPLITS["test"], 2)))
     command = list(map(str, command))
-    assert recipe.main([*command, "--ref", str(reference)]) == 0
+    assert cli.main(["recipe", *command, "--ref", str(reference)]) == 0
     said = capsys.readouterr().out
-    assert said.count("already done") == 3 and "in the source: 10.66" in said
-    found = json.loads((out / "scores.json").read_text())["test"]
+    assert said.count("already done") == 3 and "in the series: 10.66" in said
+    found = json.loads((out / "scores.json").read_text())["tests"]["test"]
     expected = score(str(reference), [str(out / "gen.test.beam5.out")]).systems[0]
     assert found["systems"]["beam5"]["bleu_tok"] == {
         "score": expected.bleu_tok.score,
@@ -624,14 +593,14 @@ def test_a_killed_run_goes_on_and_ends_like_one_that_was_not(joined_data, tmp_pa
     assert "was made with other settings (loss: softbleu; now ce)" in error_of_run(
         capsys, *command, "--loss", "ce"
     )
-    with recipe.lock(str(out)):
-        with pytest.raises(recipe.RecipeError, match="is in use by another process"):
-            with recipe.lock(str(out), patience=0):
-                raise AssertionError("two runs hold one folder")
+    plan = plan_of(joined_data, out, "B0", "softbleu")
+    monkeypatch.setattr(runner, "locked", lambda folder, patience: locked(folder))
+    with locked(out), pytest.raises(LockedError, match="is in use by another process"):
+        runner.run(plan, {})
 
 
 def error_of_run(capsys, *arguments):
-    assert recipe.main(list(arguments)) == 2
+    assert cli.main(["recipe", *list(arguments)]) == 2
     return capsys.readouterr().err.splitlines()[-1]
 
 
@@ -641,23 +610,22 @@ def test_training_that_ends_inside_an_epoch_is_translated(
     """No epoch to average and, without validation, no best one: the last checkpoint it is, and the
     run is complete."""
 
-    def execute(command, output, log, descriptor, follow):
+    def execute(_, command, output, log, follow):
         if command[0] == "fairseq-train":
             train_here(command, caplog)
             return
-        assert recipe_plan.flag_value(command, "--path") == str(
+        assert flag_value(command, "--path") == str(
             tmp_path / "run" / "checkpoints" / "checkpoint_last.pt"
         )
         lines = [
             f"H-{number}\t-1.0\t{target}\n"
             for number, (_, target) in enumerate(toy_pairs(SPLITS["test"], 2))
         ]
-        with open(output, "w") as stream:
-            stream.writelines(lines)
+        output.writelines(line.encode() for line in lines)
         for line in lines:
             follow(line)
 
-    monkeypatch.setattr(recipe, "execute", execute)
+    monkeypatch.setattr(Commands, "execute", execute)
     reference = tmp_path / "test.en"
     reference.write_text("".join(target + "\n" for _, target in toy_pairs(SPLITS["test"], 2)))
     command = [
@@ -680,7 +648,7 @@ def test_training_that_ends_inside_an_epoch_is_translated(
         "2",
         "--disable-validation",
     ]
-    assert recipe.main(command) == 0
+    assert cli.main(["recipe", *command]) == 0
     output = capsys.readouterr().out
     assert (
         "no epoch was trained to its end: checkpoint_last.pt translates in place of average.pt"
@@ -692,45 +660,32 @@ def test_training_that_ends_inside_an_epoch_is_translated(
         None,
         [],
     )
-    assert compare.main([str(tmp_path / "run"), "--no-pairs"]) == 0
+    assert cli.main(["compare", str(tmp_path / "run"), "--no-pairs"]) == 0
     assert (
         "translated with checkpoint_last.pt, not with average.pt as the recipe says: "
         f"{tmp_path / 'run'}" in capsys.readouterr().out
     )
     # With all translated, the checkpoints may go.
-    recipe.shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert recipe.main(command) == 0 and capsys.readouterr().out.count("already done") == 3
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert (
+        cli.main(["recipe", *command]) == 0 and capsys.readouterr().out.count("already done") == 3
+    )
     assert json.loads((tmp_path / "run" / "scores.json").read_text()) == scores
 
 
 def test_training_without_a_checkpoint_is_not_done(joined_data, tmp_path, monkeypatch):
     plan = plan_of(joined_data, tmp_path, "A1", "ce")
-    monkeypatch.setattr(recipe, "execute", lambda *arguments: None)
+    monkeypatch.setattr(Commands, "execute", lambda *arguments: None)
     for _ in range(2):
         with pytest.raises(
-            recipe.RecipeError,
+            RecipeError,
             match="training ended without a checkpoint in .*; leave out the flag",
         ):
-            recipe.train(plan, None)
+            runner.train(plan, Commands())
     assert not (tmp_path / "trained").exists()
-    recipe.write_json(str(tmp_path / "trained"), {})  # its checkpoints are gone since
-    with pytest.raises(recipe.RecipeError, match="training ended without a checkpoint"):
-        recipe.train(plan, None)
-
-
-def test_a_checkpoint_cut_short_in_the_copying_is_mended(tmp_path, capsys):
-    last, best = tmp_path / "checkpoint_last.pt", tmp_path / "checkpoint_best.pt"
-    recipe.mend_last_checkpoint(str(tmp_path))  # nothing there yet
-    torch.save({"model": {}, "epoch": 3}, best)
-    last.write_bytes(best.read_bytes()[:100])
-    recipe.mend_last_checkpoint(str(tmp_path))
-    assert last.read_bytes() == best.read_bytes() and "copied again" in capsys.readouterr().out
-    recipe.mend_last_checkpoint(str(tmp_path))
-    assert not capsys.readouterr().out
-    for path in (last, best):
-        path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(recipe.RecipeError, match="no other checkpoint is there"):
-        recipe.mend_last_checkpoint(str(tmp_path))
+    write_json(str(tmp_path / "trained"), {})  # its checkpoints are gone since
+    with pytest.raises(RecipeError, match="training ended without a checkpoint"):
+        runner.train(plan, Commands())
 
 
 def test_averaging_takes_what_there_is_and_says_so(joined_data, tmp_path, capsys):
@@ -741,209 +696,19 @@ def test_averaging_takes_what_there_is_and_says_so(joined_data, tmp_path, capsys
             {"model": {"weight": torch.full((2,), float(epoch))}},
             f"{plan.checkpoints}/checkpoint{epoch}.pt",
         )
-    assert recipe.average(plan) == 3
+    assert runner.average(plan) == 3
     assert (
         "average: 3 epochs, for no more were trained; the recipe asks for 10"
         in capsys.readouterr().out
     )
     assert load_checkpoint(plan.translating)["model"]["weight"].tolist() == [2.0, 2.0]
-    assert recipe.saved(plan) == plan.translating
-    assert recipe.average(plan_of(joined_data, tmp_path, "README", "ce")) is None
+    assert runner.saved(plan) == plan.translating
+    assert runner.average(plan_of(joined_data, tmp_path, "README", "ce")) is None
     none = plan_of(joined_data, tmp_path / "none", "strong", "ce")
     os.makedirs(none.checkpoints)
     assert (
-        recipe.average(none) is None and recipe.saved(none) is None and not capsys.readouterr().out
+        runner.average(none) is None and runner.saved(none) is None and not capsys.readouterr().out
     )
     for name in ("checkpoint_1_5.pt", "checkpoint_last.pt", "checkpoint_best.pt"):
         open(os.path.join(none.checkpoints, name), "w").close()
-        assert os.path.basename(recipe.saved(none)) == name
-
-
-# -- compare.py ------------------------------------------------------------------------------------
-
-
-def made_up(
-    data, folder, name, loss, seed, tok, epochs, reference=None, translations=None, extra=()
-):
-    """A run folder with given figures."""
-    plan = plan_of(data, folder, name, loss, *extra)
-    plan.seed = seed
-    os.makedirs(folder)
-    recipe.open_folder(plan, None)
-    measures = {
-        key: {"score": value, "signature": f"{key}|version:x"} for key, value in tok.items()
-    }
-    test = None
-    if reference:
-        systems = {beam: measures for beam in recipe.BEAMS}
-        test = {
-            "subset": "test",
-            "reference": str(reference),
-            "reference_sha256": recipe.sha256(reference),
-            "systems": systems,
-        }
-        lines = [f"H-{number}\t-1.0\t{line}\n" for number, line in enumerate(translations)]
-        (folder / "gen.test.beam5.out").write_text("".join(lines))
-    scores = {
-        "epochs": [{"epoch": number, "bleu": bleu} for number, bleu in enumerate(epochs, 1)],
-        "averaged_epochs": None,
-        "test": test,
-    }
-    recipe.write_json(str(folder / "scores.json"), scores)
-    return str(folder)
-
-
-def figures(tok):
-    return {"bleu_tok": tok, "bleu_lc": tok - 1, "bleu": tok - 2, "chrf": tok + 20}
-
-
-def test_pooling_over_seeds():
-    # Student's t, 97.5 %: 12.7062 with 1 degree of freedom, 4.3027 with 2 (printed tables).
-    two, three = compare.pool([3.0, 4.0]), compare.pool([3.0, 4.0, 5.0])
-    assert (two.n, two.mean) == (2, 3.5) and two.sd == pytest.approx(0.5**0.5)
-    assert two.interval == pytest.approx((3.5 - 12.7062 / 2, 3.5 + 12.7062 / 2), abs=1e-4)
-    assert (three.mean, three.sd) == (4.0, 1.0)
-    assert three.interval == pytest.approx((4 - 4.3027 / 3**0.5, 4 + 4.3027 / 3**0.5), abs=1e-4)
-    assert compare.pool([3.0]) == compare.Pooled(1, 3.0) and compare.pool([]) is None
-
-
-@pytest.fixture()
-def study(joined_data, tmp_path):
-    """A8 and A10 with two seeds each, and A15 with one and no reference."""
-    reference = tmp_path / "test.en"
-    lines = [target for _, target in toy_pairs(30, 5)]
-    reference.write_text("".join(line + "\n" for line in lines))
-    good, bad = (
-        lines,
-        [" ".join(line.split()[:-1]) if number % 2 else line for number, line in enumerate(lines)],
-    )
-    return [
-        made_up(
-            joined_data, tmp_path / "a", "A8", "ce", 1, figures(3.0), [1.0, 2.0], reference, bad
-        ),
-        made_up(
-            joined_data, tmp_path / "b", "A8", "ce", 2, figures(4.0), [3.0, 4.0], reference, bad
-        ),
-        made_up(
-            joined_data,
-            tmp_path / "c",
-            "A10",
-            "sweep",
-            1,
-            figures(5.0),
-            [1.5, 2.5],
-            reference,
-            good,
-        ),
-        made_up(
-            joined_data, tmp_path / "d", "A10", "sweep", 2, figures(6.0), [3.5, 2.5], reference, bad
-        ),
-        made_up(joined_data, tmp_path / "e", "A15", "sweep", 1, {}, [7.0]),
-    ]
-
-
-def test_the_tables_hold_the_sources_figures_beside_the_runs(study, capsys):
-    assert compare.main([*study, "--samples", "50"]) == 0
-    text = capsys.readouterr().out
-    scores, epochs, pairs, notes = text.split("\n\n")
-    rows = {line.split("  ")[0]: re.split(r"\s{2,}", line) for line in scores.splitlines()}
-    # 3.5 -+ 12.7062 * 0.7071 / sqrt 2 = -2.8531, 9.8531
-    assert rows["A8 ce"][1:6] == [
-        "CE only",
-        "124",
-        "1 2",
-        "3.45 (best epoch)",
-        "3.50 +- 0.71 [-2.85, 9.85]",
-    ]
-    assert rows["A8 ce"][6:] == ["3.50 +- 0.71", "2.50 +- 0.71", "23.50 +- 0.71", "3.00 +- 1.41"]
-    assert rows["A15 sweep"][3:] == ["1", "3.77 (best epoch)", "-", "-", "-", "-", "7.00"]
-    lines = [re.split(r"\s{2,}", line) for line in epochs.splitlines()]
-    assert ["A10 sweep", "source", "3.18", "3.31", "3.63", "3.43", "-"] in lines
-    assert ["A10 sweep", "here", "2.50 +- 1.41", "2.50 +- 0.00", "-", "-", "-"] in lines
-    assert (
-        "signature of BLEU tok: bleu_tok|version:x" in notes and "all runs were made with" in notes
-    )
-    # Seed 2 translated alike; seed 1 is compared as klang score compares.
-    expected = score(
-        os.path.join(os.path.dirname(study[0]), "test.en"),
-        [run + "/gen.test.beam5.out" for run in (study[0], study[2])],
-        samples=50,
-    )
-    found = expected.differences["bleu_tok"]
-    assert found.delta > 1
-    assert (
-        "1: {:+.2f} [{:+.2f}, {:+.2f}] {:.4f}; 2: +0.00".format(
-            found.delta, *found.interval, found.p_value
-        )
-        in pairs
-    )
-    assert re.search(r"^A15 sweep +A8 ce( +-){4} +not compared: no test scores$", pairs, re.M)
-    # Both seeds together: half of seed 1's difference, since seed 2 has none; t with 1 degree of
-    # freedom is far too wide for a verdict. One pair was tested, so Holm's p is p.
-    (row,) = [re.split(r"\s{2,}", line) for line in pairs.splitlines() if line.startswith("A10")]
-    assert row[2] == "2" and row[3].startswith(f"{found.delta / 2:+.2f} [-")
-    assert float(row[4]) == float(row[5]) > 0.05
-
-
-def test_csv_and_markdown(study, capsys):
-    assert compare.main([*study, "--csv", "--no-pairs"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    (tok,) = [row for row in rows if row["run"] == "A8 ce" and row["measure"] == "tok"]
-    assert (tok["n"], float(tok["mean"]), tok["seeds"], tok["signature"]) == (
-        "2",
-        3.5,
-        "1 2",
-        "bleu_tok|version:x",
-    )
-    assert float(tok["low"]) == pytest.approx(-2.8531, abs=1e-4)
-    (epoch,) = [row for row in rows if row["run"] == "A10 sweep" and row["epoch"] == "2"]
-    assert (epoch["source"], float(epoch["mean"]), float(epoch["sd"])) == ("3.31", 2.5, 0.0)
-    assert compare.main([*study, "--markdown", "--no-pairs"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert table[0].startswith("| run | what | V |") and set(table[1]) == {"|", "-"}
-    assert all(line.count("|") == table[0].count("|") for line in table[:5])
-
-
-def test_runs_that_differ_in_more_than_the_seed_are_not_pooled(
-    joined_data, study, tmp_path, capsys
-):
-    other = made_up(joined_data, tmp_path / "f", "A8", "ce", 1, {}, [1.0], extra=["--lr", "0.1"])
-    another = made_up(
-        joined_data, tmp_path / "h", "A10", "sweep", 1, {}, [1.0], extra=["--sb-topk", "3"]
-    )
-    assert (
-        compare.score_table(compare.group_runs([compare.read_run(another)]))[1][1]
-        == "k = 170 (here --sb-topk 3)"
-    )
-    groups = compare.group_runs([compare.read_run(folder) for folder in [*study, other]])
-    assert [group.label for group in groups] == [
-        "A8 ce",
-        "A10 sweep",
-        "A15 sweep",
-        "A8 ce --lr 0.1",
-    ]
-    (tmp_path / "g").mkdir()
-    assert "is no run folder" in error_of(capsys, tmp_path / "g", script=compare)
-    assert "same recipe with the same seed" in error_of(
-        capsys, study[0], study[1], study[1], script=compare
-    )
-    os.remove(other + "/scores.json")
-    assert "is not finished" in error_of(capsys, other, script=compare)
-    # runs/* may name more than finished runs
-    (tmp_path / "table.md").write_text("")
-    assert (
-        compare.main([other, str(tmp_path / "g"), str(tmp_path / "table.md"), *study, "--no-pairs"])
-        == 0
-    )
-    text, left_out = capsys.readouterr()
-    assert "A8 ce" in text and [line.split(";")[0] for line in left_out.splitlines()] == [
-        f"compare: left out: {other} is not finished: it has no scores.json",
-        f"compare: left out: {tmp_path / 'g'} is no run folder: it has no settings.json",
-        f"compare: left out: {tmp_path / 'table.md'} is no run folder: it has no settings.json",
-    ]
-    assert "nowhere does not exist" in error_of(
-        capsys, study[0], tmp_path / "nowhere", script=compare
-    )
-    assert "--baseline is 'A1'; it must be one of A8 ce, A10 sweep" in error_of(
-        capsys, *study[:4], "--baseline", "A1", script=compare
-    )
+        assert os.path.basename(runner.saved(none)) == name
