@@ -352,11 +352,14 @@ def test_bad_input_gets_one_line(joined_data, tmp_path):
             train(joined_data, tmp_path / "c", *adaptive, architecture=architecture, check=False)
         )
         assert "--adaptive-softmax-cutoff cannot be combined" in line
-    assert "does not exist" in refusal(train(tmp_path / "nowhere", tmp_path / "d", check=False))
+    task = ["--task", "translation_dualhead"]
+    line = refusal(train(tmp_path / "nowhere", tmp_path / "d", *task, check=False))
+    assert "does not exist" in line
     (tmp_path / "empty").mkdir()
-    assert "holds no dictionary" in refusal(train(tmp_path / "empty", tmp_path / "d", check=False))
-    (tmp_path / "file").write_text("")
-    assert "--save-dir" in refusal(train(joined_data, tmp_path / "file" / "run", check=False))
+    line = refusal(train(tmp_path / "empty", tmp_path / "d", *task, check=False))
+    assert "holds no dictionary" in line
+    metric = ["--best-checkpoint-metric", "bleu"]
+    assert "add --eval-bleu" in refusal(train(joined_data, tmp_path / "d", *metric, check=False))
 
 
 def test_a_loss_that_is_not_finite_stops_training_and_names_the_update(joined_data, tmp_path):

@@ -1,18 +1,28 @@
 """What can be known to go wrong before training starts, told in one line before an hour is lost."""
 
+import functools
 import logging
 import os
-import tempfile
+from typing import Any
 
+from fairseq.tasks.translation import TranslationTask
+
+from ..analysis.tokens import bleu_tokenizer
 from ..checkpoints.whole import is_cut_short
 from ..errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 
-def check_checkpoint_metric(metric, maximize):
-    """Warn when checkpoints are chosen by a loss, which gets worse as BLEU improves (DESIGN 7), or
-    BLEU is minimised."""
+@functools.lru_cache(maxsize=None)
+def _warn_once(text: str) -> None:
+    """Warn of what both a model and a criterion look at."""
+    logger.warning(text)
+
+
+def check_checkpoint_metric(metric: str, maximize: bool) -> None:
+    """Warn when checkpoints are chosen by a loss, which gets worse as BLEU improves, or BLEU is
+    minimised."""
     if metric in ("loss", "nll_loss", "ppl"):
         logger.warning(
             f"--best-checkpoint-metric is {metric}, but under a BLEU loss nll gets worse as BLEU "
@@ -26,35 +36,21 @@ def check_checkpoint_metric(metric, maximize):
         )
 
 
-def check_restore_file(save_dir, restore_file):
-    """Raise UsageError where the checkpoint that training would resume from was cut short.
-
-    Looks only at the archive's directory, which is written last.
-    """
+def check_restore_file(save_dir: str, restore_file: str) -> None:
+    """Raise UsageError where the checkpoint that training would resume from was cut short."""
     path = restore_file if os.path.isabs(restore_file) else os.path.join(save_dir, restore_file)
     if not os.path.exists(path):
         path = restore_file
-    if not os.path.isfile(path):
-        return
-    if is_cut_short(path):
+    if os.path.isfile(path) and is_cut_short(path):
         raise UsageError(
             f"checkpoint {path} was cut short while written: nothing was changed. Resume from "
-            "another one with "
-            "--restore-file, or move it away to start afresh"
+            "another one with --restore-file, or move it away to start afresh"
         )
 
 
-def check_arguments(args):
-    """Check the data folder and the save folder of a fairseq-train command line that names one of
-    our architectures.
-
-    `args` is fairseq's parsed namespace; a namespace that comes from a checkpoint (it has `_name`)
-    is left alone, for there the folders are those of another time and machine.
-    Raises UsageError.
-    """
-    if hasattr(args, "_name") or not getattr(args, "data", None) or not hasattr(args, "save_dir"):
-        return
-    folder = str(args.data).split(os.pathsep)[0]
+def check_data_folder(data: str) -> None:
+    """Raise UsageError where the first of the data folders is not there or holds no dictionary."""
+    folder = str(data).split(os.pathsep)[0]
     if not os.path.isdir(folder):
         raise UsageError(
             f"data folder {folder} does not exist; make it with klang prepare or fairseq-preprocess"
@@ -62,16 +58,40 @@ def check_arguments(args):
     if not any(name.startswith("dict.") for name in os.listdir(folder)):
         raise UsageError(
             f"data folder {folder} holds no dictionary (dict.LANG.txt); name the folder that "
-            "fairseq-preprocess wrote "
-            "(klang prepare calls it bin)"
+            "fairseq-preprocess wrote (klang prepare calls it bin)"
         )
-    try:
-        os.makedirs(args.save_dir, exist_ok=True)
-        with tempfile.TemporaryFile(dir=args.save_dir) as stream:
-            stream.write(b"0")
-    except OSError as error:
+
+
+def check_bleu(task: Any, metric: str) -> None:
+    """Look at how a training measures BLEU in validation.
+
+    Warns of a target language that --eval-bleu cannot measure. Raises UsageError where checkpoints
+    are chosen by a BLEU that is not measured: fairseq ends with a KeyError after the first epoch.
+    """
+    if not isinstance(task, TranslationTask):
+        return  # it may measure BLEU in a way of its own
+    if metric == "bleu" and not task.cfg.eval_bleu:
         raise UsageError(
-            f"--save-dir {args.save_dir} cannot be written ({error.strerror}); name a folder that "
-            "can, or free its permissions"
-        ) from None
-    check_restore_file(args.save_dir, getattr(args, "restore_file", "checkpoint_last.pt"))
+            "--best-checkpoint-metric is bleu, but no BLEU is measured; add --eval-bleu, or choose "
+            "by loss"
+        )
+    language = task.cfg.target_lang
+    if task.cfg.eval_bleu and language and bleu_tokenizer(language)[0] != "13a":
+        _warn_once(
+            f"--eval-bleu takes what stands between spaces for words, so its BLEU says little of "
+            f"{language} text and is often 0. Choose checkpoints by loss, and score with "
+            "fairseq-generate and klang score, which takes the tokenizer of the language"
+        )
+
+
+def check_training(options: Any, task: Any) -> None:
+    """The checks of every training, whichever of our parts it uses.
+
+    options: what has fairseq's options of checkpoints, a namespace or a criterion's configuration;
+        those of fairseq-hydra-train's models have none, and are left alone.
+    Raises UsageError.
+    """
+    if not hasattr(options, "restore_file"):
+        return
+    check_bleu(task, options.best_checkpoint_metric)
+    check_restore_file(options.save_dir, options.restore_file)

@@ -18,7 +18,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from ..analysis.scoring import self_test
-from ..checks.preflight import check_checkpoint_metric, check_restore_file
+from ..checks.preflight import check_checkpoint_metric, check_training
 from ..collision import K_LANG, collision_size
 from ..compat import follow_training, is_training_command
 from ..errors import NotFiniteError, check_options
@@ -236,7 +236,7 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         criterion = cls(task, cfg)
         if is_training_command():
             check_checkpoint_metric(cfg.best_checkpoint_metric, cfg.maximize_best_checkpoint_metric)
-            check_restore_file(cfg.save_dir, cfg.restore_file)
+            check_training(cfg, task)
         if getattr(task.cfg, "eval_bleu", False):
             self_test()
         follow_training(task, criterion)

@@ -6,7 +6,8 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architecture
 
-from ..checks.preflight import check_arguments
+from ..checks.preflight import check_training
+from ..compat import is_training_command
 from ..errors import UsageError
 from ..quantization.qat import QatConfig, quantize_model
 from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder
@@ -40,6 +41,8 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
     def build_model(cls, args, task):
         """Build the model; raises UsageError for separate dictionaries under
         --share-all-embeddings."""
+        if is_training_command():
+            check_training(args, task)
         check_joined(args, task)
         qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
@@ -125,5 +128,4 @@ def lstm_dualhead(args):
         "decoder_out_embed_dim",
     ):
         setattr(args, name, getattr(args, name, 256))
-    check_arguments(args)
     base_architecture(args)

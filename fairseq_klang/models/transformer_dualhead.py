@@ -11,8 +11,8 @@ from fairseq.models.transformer import (
 )
 from torch import nn
 
-from ..checks.preflight import check_arguments
-from ..compat import strip_legacy_keys_in_place
+from ..checks.preflight import check_training
+from ..compat import is_training_command, strip_legacy_keys_in_place
 from ..errors import UsageError
 from ..quantization.qat import QatConfig, quantize_model
 from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder, source_projection
@@ -72,6 +72,8 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
     def build_model(cls, args, task):
         """Build the model; raises UsageError where a sharing flag needs a joined dictionary or
         equal dimensions."""
+        if is_training_command():
+            check_training(args, task)
         check_joined(args, task)
         qat = QatConfig.from_args(args)
         model = super().build_model(args, task)
@@ -131,11 +133,6 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
         super().upgrade_state_dict_named(state_dict, name)
 
 
-def _base(args):
-    check_arguments(args)
-    base_architecture(args)
-
-
 def _size(args, dim, ffn, heads, layers):
     for side in ("encoder", "decoder"):
         for name, value in (
@@ -145,13 +142,13 @@ def _size(args, dim, ffn, heads, layers):
             ("layers", layers),
         ):
             setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
-    _base(args)
+    base_architecture(args)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead")
 def transformer_dualhead(args):
     """fairseq's base transformer: d 512, ffn 2048, 8 heads, 6+6 layers."""
-    _base(args)
+    base_architecture(args)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead_b0")

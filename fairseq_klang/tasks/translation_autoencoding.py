@@ -18,6 +18,7 @@ from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
 
 from ..checkpoints.initialise import initialise_encoder_from
+from ..checks.preflight import check_data_folder
 from ..errors import NotFiniteError, UsageError, check_options
 from ..learning.objectives import OBJECTIVES, strip_padding
 from ..models.autoencoder import check_source_passes
@@ -190,6 +191,7 @@ class TranslationAutoencodingTask(AdaptingTask):
                     "and its languages (-s, -t), and for "
                     "source text alone add --source-only"
                 ) from None
+        check_data_folder(cfg.data)
         folder = utils.split_paths(cfg.data)[0]
         if cfg.source_lang is None:
             cfg.source_lang, found = data_utils.infer_language_pair(folder)

@@ -11,6 +11,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from torch import nn
 
 from ..checkpoints.initialise import dictionary_fingerprint, initialise_from
+from ..checks.preflight import check_data_folder
 from ..errors import UsageError
 from ..models.heads import DECODE_HEADS, choose_decode_head
 
@@ -70,6 +71,13 @@ class TranslationDualHeadTask(TranslationTask):
                 "target_dictionary": dictionary_fingerprint(tgt_dict),
             }
         )
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationDualHeadTask":
+        """Load the dictionaries; raises UsageError for a folder that fairseq-preprocess did not
+        write."""
+        check_data_folder(cfg.data)
+        return super().setup_task(cfg, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """Build the model, set its decoding head, and in training start it from `--init-from`."""
