@@ -1,12 +1,16 @@
 """Input noise for autoencoding: what is done to a sentence depends on its seed alone, not on the
 batch it is in."""
 
+from typing import Sequence
+
 import numpy as np
 
 NOISES = ("none", "mask", "drop", "swap")
 
 
-def draw_mask(count, rate, seed, at_least_one=False):
+def draw_mask(
+    count: int, rate: float, seed: Sequence[int], at_least_one: bool = False
+) -> np.ndarray:
     """[count] bool: each position True with probability `rate`; with `at_least_one`, one is chosen
     where none was.
 
@@ -19,7 +23,9 @@ def draw_mask(count, rate, seed, at_least_one=False):
     return chosen
 
 
-def add_noise(words, kind, rate, seed, mask_symbol):
+def add_noise(
+    words: Sequence[int], kind: str, rate: float, seed: Sequence[int], mask_symbol: int
+) -> np.ndarray:
     """A noisy copy of one sentence.
 
     Args:

@@ -1,11 +1,13 @@
-"""The objectives that need no target: from a batch of source sentences to a loss (DESIGN 3 and
-4)."""
+"""The objectives that need no target: from a batch of source sentences to a loss."""
 
 from collections import namedtuple
+from typing import List, Sequence, Tuple
 
 import numpy as np
 import torch
+from fairseq.data import Dictionary
 from fairseq.data.data_utils import collate_tokens
+from torch import nn
 
 from ..losses import contrastive_loss, fused_cross_entropy
 from .noise import add_noise, draw_mask
@@ -32,22 +34,33 @@ class SourceObjective:
             `contrastive` tells two dropout views of a sentence from the other sentences of the
             batch.
         dictionary: the source's; <unk> is the mask.
-        noise, rate: input noise of autoencoding (:mod:`fairseq_klang.data.noise`); `rate` is
+        noise, rate: input noise of autoencoding (:mod:`fairseq_klang.learning.noise`); `rate` is
             masked_lm's share of masked words too.
         temperature: of contrastive.
     """
 
-    def __init__(self, name, dictionary, noise="none", rate=0.15, temperature=0.05):
+    def __init__(
+        self,
+        name: str,
+        dictionary: Dictionary,
+        noise: str = "none",
+        rate: float = 0.15,
+        temperature: float = 0.05,
+    ) -> None:
         self.name, self.dictionary = name, dictionary
         self.noise, self.rate, self.temperature = noise, rate, temperature
 
-    def without_noise(self):
+    def without_noise(self) -> "SourceObjective":
         """The same objective on the sentences as they are."""
         return SourceObjective(self.name, self.dictionary, "none", self.rate, self.temperature)
 
-    def prepare(self, sentences, seeds):
-        """:class:`SourceBatch` from `sentences`, a list of [n] token ids with </s>, and one seed (a
-        sequence) for each."""
+    def prepare(
+        self, sentences: Sequence[torch.Tensor], seeds: Sequence[Sequence[int]]
+    ) -> SourceBatch:
+        """:class:`SourceBatch` on the CPU.
+
+        sentences: a list of [n] token ids with </s>, on the CPU; seeds: one sequence for each.
+        """
         pad, eos = self.dictionary.pad(), self.dictionary.eos()
         inputs, targets = zip(
             *(self._corrupt(sentence, seed) for sentence, seed in zip(sentences, seeds))
@@ -56,18 +69,18 @@ class SourceObjective:
         # fairseq's LSTM wants the longest first, and noise may have changed which that is.
         lengths, order = lengths.sort(descending=True, stable=True)
         ordered = order.tolist()
-        originals = [sentences[i].cpu() for i in ordered]
-        batch = SourceBatch(
+        originals = [sentences[i] for i in ordered]
+        return SourceBatch(
             collate_tokens([inputs[i] for i in ordered], pad, eos),
             lengths,
             collate_tokens(originals, pad, eos, move_eos_to_beginning=True),
             collate_tokens([targets[i] for i in ordered], pad, eos),
         )
-        return SourceBatch(*(tensor.to(sentences[0].device) for tensor in batch))
 
-    def _corrupt(self, sentence, seed):
-        """(input, target), both [n] tensors on the CPU."""
-        sentence = sentence.cpu()
+    def _corrupt(
+        self, sentence: torch.Tensor, seed: Sequence[int]
+    ) -> Tuple[torch.Tensor, torch.Tensor]:
+        """(input, target), both [n]."""
         ended = len(sentence) > 0 and int(sentence[-1]) == self.dictionary.eos()
         words = (sentence[:-1] if ended else sentence).numpy()
         end = sentence[len(words) :]
@@ -82,9 +95,11 @@ class SourceObjective:
         noisy = add_noise(words, noise, self.rate, seed, self.dictionary.unk())
         return torch.cat((torch.from_numpy(noisy), end)), sentence
 
-    def __call__(self, model, batch):
-        """:class:`SourceLoss` of a prepared batch. `model` may be wrapped for distributed
-        training."""
+    def __call__(self, model: nn.Module, batch: SourceBatch) -> SourceLoss:
+        """:class:`SourceLoss` of a prepared batch, computed where the model is. `model` may be
+        wrapped for distributed training."""
+        device = next(model.parameters()).device
+        batch = SourceBatch(*(tensor.to(device) for tensor in batch))
         if self.name == "contrastive":
             return self._contrastive(model, batch)
         kind = "reconstruct" if self.name == "autoencoding" else "encode"
@@ -104,7 +119,7 @@ class SourceObjective:
         )
         return SourceLoss(result.weighted.sum(), scored.sum())
 
-    def _contrastive(self, model, batch):
+    def _contrastive(self, model: nn.Module, batch: SourceBatch) -> SourceLoss:
         # Each sentence twice in one pass: dropout makes the two views.
         tokens, lengths = (
             value.repeat_interleave(2, 0) for value in (batch.src_tokens, batch.src_lengths)
@@ -114,15 +129,18 @@ class SourceObjective:
         )
         views = mean_states(states, tokens.ne(self.dictionary.pad()))
         loss = contrastive_loss(views[::2], views[1::2], self.temperature)
-        return SourceLoss(loss.sum(), torch.tensor(len(loss), device=loss.device))
+        # A sentence alone has nothing to be told from: its loss of 0 is no part of a mean.
+        return SourceLoss(
+            loss.sum(), torch.tensor(len(loss) if len(loss) > 1 else 0).to(loss.device)
+        )
 
 
-def mean_states(states, present):
+def mean_states(states: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
     """[B, S, d] and [B, S] bool -> [B, d]: the mean over the positions that are there."""
     weights = present.unsqueeze(-1).to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1)
 
 
-def strip_padding(src_tokens, pad):
-    """[B, S], padded on either side -> a list of [n] token ids."""
-    return [row[row.ne(pad)] for row in src_tokens]
+def strip_padding(src_tokens: torch.Tensor, pad: int) -> List[torch.Tensor]:
+    """[B, S], padded on either side -> a list of [n] token ids on the CPU."""
+    return [row[row.ne(pad)] for row in src_tokens.cpu()]  # one transfer for the whole batch

@@ -218,7 +218,10 @@ def _row(sample, row, sentence, pad):
         }
 
     alone = cut({name: value for name, value in sample.items() if name != "net_input"})
-    alone["net_input"] = dict(cut(sample["net_input"]), src_tokens=sentence[None])
+    alone["net_input"] = dict(
+        cut(sample["net_input"]),
+        src_tokens=sentence[None].to(sample["net_input"]["src_tokens"].device),
+    )
     if (
         alone.get("target") is not None
     ):  # for --score-reference; the decoder's input is padded where the target is

@@ -337,9 +337,12 @@ class TranslationAutoencodingTask(AdaptingTask):
         bits."""
         translated = any("loss" in log for log in logging_outputs)
         super().reduce_metrics(logging_outputs, criterion if translated else _NoMetrics())
-        units = sum(log.get("ae_units", 0) for log in logging_outputs)
-        if units:
-            loss = sum(log.get("ae_loss", 0) for log in logging_outputs) / units / math.log(2)
+        learnt = [log for log in logging_outputs if "ae_units" in log]
+        if learnt:
+            # Of weight 0 where the batches held nothing to learn, empty sentences for example: left
+            # without a loss, fairseq would log -1 and average it in.
+            units = sum(log["ae_units"] for log in learnt)
+            loss = sum(log["ae_loss"] for log in learnt) / max(units, 1) / math.log(2)
             metrics.log_scalar("ae_loss", loss, units, round=3)
             if not translated:
                 # fairseq wants a loss of every update; where translation has one, this one does not

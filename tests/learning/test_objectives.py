@@ -126,3 +126,15 @@ def test_each_objective_can_be_learnt(objective):
         result.loss.backward()
         optimizer.step()
     assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_batch_leaves_its_device_once(name, monkeypatch):
+    """Each copy makes an accelerator wait: one for the batch, and none for each sentence."""
+    copies, cpu = [], torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: copies.append(1) or cpu(self))
+    padded = torch.full((3, 9), PAD)
+    for row, sentence in zip(padded, SENTENCES):
+        row[-len(sentence) :] = sentence
+    SourceObjective(name, WORDS).prepare(strip_padding(padded, PAD), SEEDS)
+    assert len(copies) == 1

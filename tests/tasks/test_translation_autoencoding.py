@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY
 
 from fairseq_klang.errors import NotFiniteError, UsageError
@@ -276,3 +277,26 @@ def test_a_model_that_cannot_learn_is_refused_before_training():
             match="--ae-objective is autoencoding, but the model was built with --autoencoder none",
         ):
             task.build_model(args)
+
+
+@pytest.mark.parametrize("objective", ["masked_lm", "contrastive"])
+def test_batches_that_hold_nothing_to_learn_do_not_enter_the_mean(objective):
+    flags = dict(ae_objective=objective, source_only=True)
+    task, model = make_task(WORDS, **flags), model_of(form="none")
+    full = sample_of(WORDS)
+    eos = torch.full((1, 1), WORDS.eos())
+    idle = {
+        "id": torch.tensor([7]),
+        "net_input": {"src_tokens": eos, "src_lengths": torch.tensor([1])},
+    }
+    logs = [task.valid_step(sample, model, None)[2] for sample in (full, idle)]
+
+    def mean(logs):
+        with metrics.aggregate(new_root=True) as found:
+            for log in logs:  # fairseq reduces the outputs of each batch by themselves
+                task.reduce_metrics([log], None)
+        return found.get_smoothed_values()
+
+    for name in ("loss", "ae_loss"):
+        assert mean(logs)[name] == mean(logs[:1])[name] > 0
+    assert "loss" in mean(logs[1:])  # or fairseq would make it -1
