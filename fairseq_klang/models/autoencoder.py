@@ -11,7 +11,7 @@ from torch import nn
 
 from ..errors import UsageError
 from ..quantization.qat import quantizer_of
-from .heads import DualHeadDecoder, linear_head
+from .heads import DualHeadDecoder, linear_head, own_random_numbers
 
 AUTOENCODERS = ("none", "linear", "decoder")
 
@@ -63,7 +63,7 @@ def add_autoencoder(model, args, new_decoder):
             f"decoder that takes {wanted}; make "
             "--encoder-embed-dim and --decoder-embed-dim equal, or use --autoencoder decoder"
         )
-    with torch.random.fork_rng(devices=[]):
+    with own_random_numbers("autoencoder"):
         if form == "decoder":
             part = new_decoder(encoder.dictionary, encoder.embed_tokens)
         else:

@@ -1,8 +1,11 @@
 """What both dual-head models share: the second head, the choice of head in generation, and how a
 criterion reads heads."""
 
+import contextlib
 import inspect
+import zlib
 from collections import namedtuple
+from typing import Iterator
 
 import torch
 from fairseq.models.lstm import LSTMDecoder
@@ -22,8 +25,21 @@ Heads.__doc__ = """What a criterion needs: features [B, T, d], the two :class:`H
 on a single-head model), and the extra output of the forward pass."""
 
 
+@contextlib.contextmanager
+def own_random_numbers(part: str) -> Iterator[None]:
+    """Draw the initial values of a part that fairseq's model lacks, inside the block.
+
+    They depend on the run's seed and the part's name. The random state is left as it was, so that a
+    model with the part trains and samples as one without it does.
+    """
+    with torch.random.fork_rng(devices=[]):  # models are built on the CPU
+        generator = torch.default_generator
+        generator.manual_seed((generator.initial_seed() + zlib.crc32(part.encode())) % 2**63)
+        yield
+
+
 class DualHeadDecoder:
-    """Mixin over a fairseq decoder: `sb_projection` beside its own output layer (DESIGN 3).
+    """Mixin over a fairseq decoder: `sb_projection` beside its own output layer.
 
     The decoder's own output layer is the CE head, so tools that know fairseq's decoder see nothing
     new.

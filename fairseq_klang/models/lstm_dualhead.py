@@ -17,6 +17,7 @@ from .heads import (
     choose_decode_head,
     decoder_heads,
     linear_head,
+    own_random_numbers,
     share_inputs,
 )
 
@@ -58,9 +59,10 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
         # it holds.
         decoder.__class__ = LSTMDualHeadDecoder
         ce = linear_head(decoder)
-        decoder.sb_projection = Linear(
-            ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None
-        )
+        with own_random_numbers("sb_projection"):
+            decoder.sb_projection = Linear(
+                ce.weight.size(1), ce.weight.size(0), bias=ce.bias is not None
+            )
         choose_decode_head(decoder, args)
 
         def new_decoder(dictionary, embed_tokens):

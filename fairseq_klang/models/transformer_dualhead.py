@@ -16,7 +16,14 @@ from ..compat import is_training_command, strip_legacy_keys_in_place
 from ..errors import UsageError
 from ..quantization.qat import QatConfig, quantize_model
 from .autoencoder import AutoencoderConfig, SourcePasses, add_autoencoder, source_projection
-from .heads import DualHeadDecoder, check_joined, choose_decode_head, decoder_heads, share_inputs
+from .heads import (
+    DualHeadDecoder,
+    check_joined,
+    choose_decode_head,
+    decoder_heads,
+    own_random_numbers,
+    share_inputs,
+)
 
 
 class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
@@ -37,13 +44,12 @@ class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
                 f"embeddings of dimension {tied}; "
                 "make the two equal, or leave the sharing flag out"
             )
-        # Last, so that every other tensor has the initial values of the plain transformer of the
-        # same seed. As tall as the CE head: --merge-src-tgt-embed makes that one taller than the
-        # dictionary passed in.
-        self.sb_projection = nn.Linear(
-            self.output_embed_dim, self.output_projection.weight.size(0), bias=False
-        )
-        nn.init.normal_(self.sb_projection.weight, mean=0, std=self.output_embed_dim**-0.5)
+        # As tall as the CE head: --merge-src-tgt-embed makes that one taller than the dictionary
+        # passed in.
+        rows, dim = self.output_projection.weight.size(0), self.output_embed_dim
+        with own_random_numbers("sb_projection"):
+            self.sb_projection = nn.Linear(dim, rows, bias=False)
+            nn.init.normal_(self.sb_projection.weight, mean=0, std=dim**-0.5)
 
 
 @register_model("transformer_dualhead")

@@ -9,15 +9,16 @@ from fairseq.sequence_generator import SequenceGenerator
 import fairseq_klang
 from fairseq_klang.compat import strip_legacy_keys
 from fairseq_klang.errors import UsageError
+from fairseq_klang.models.autoencoder import AUTOENCODERS
 from fairseq_klang.models.heads import linear_head, read_heads
 from helpers.models import SMALL, batch, build, dictionary, small
 
 fairseq_klang.register()
 
 ARCHITECTURES = [name for name in sorted(ARCH_MODEL_REGISTRY) if "dualhead" in name]
-# Parameters in millions at V = 8,000 (DESIGN 3), which leaves the last digit open: the vocabulary
+# Parameters in millions at V = 8,000 in the series, which leaves the last digit open: the vocabulary
 # may or may not count fairseq's four special tokens, worth up to 0.006 M here.
-DESIGN_SIZES = {
+SIZES = {
     "transformer_dualhead_b0": 11.68,
     "transformer_dualhead_b1": 34.37,
     "transformer_dualhead_b2": 56.43,
@@ -25,8 +26,8 @@ DESIGN_SIZES = {
 }
 
 
-@pytest.mark.parametrize("architecture", sorted(DESIGN_SIZES))
-def test_parameter_counts_are_designs(architecture):
+@pytest.mark.parametrize("architecture", sorted(SIZES))
+def test_parameter_counts_are_those_of_the_series(architecture):
     # 7,996 words and the 4 special tokens of fairseq: V = 8,000
     model, _ = build(architecture, dictionary(7996))
     # Without the second, untrained copy of the encoder's layers that fairseq 0.12.2 makes.
@@ -34,11 +35,7 @@ def test_parameter_counts_are_designs(architecture):
         parameter.numel()
         for parameter in strip_legacy_keys(dict(model.named_parameters())).values()
     )
-    print(
-        f"{architecture}: {count:,} parameters at V = 8,000, {DESIGN_SIZES[architecture]}M in "
-        "DESIGN 3"
-    )
-    assert count / 1e6 == pytest.approx(DESIGN_SIZES[architecture], abs=0.0151)
+    assert count / 1e6 == pytest.approx(SIZES[architecture], abs=0.0151)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -115,19 +112,37 @@ def test_separate_dictionaries(name):
         small(name, source=source, target=target, share_all_embeddings=True)
 
 
-def test_the_body_starts_like_the_plain_transformers():
-    """Every tensor but the SB head has the initial value that fairseq's transformer gets from the
-    same seed."""
-    separate = dict(source=dictionary(20), target=dictionary(11, "v"))
-    dual = dict(small("transformer_dualhead", **separate)[0].named_parameters())
-    plain = dict(
-        build("transformer", **dict(SMALL["transformer_dualhead"], **separate))[
-            0
-        ].named_parameters()
-    )
-    assert set(dual) - set(plain) == {"decoder.sb_projection.weight"}
-    for name, tensor in plain.items():
-        assert torch.equal(tensor, dual[name]), name
+PLAIN = {"transformer_dualhead": "transformer", "lstm_dualhead": "lstm"}
+
+
+@pytest.mark.parametrize("form", AUTOENCODERS)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_model_starts_and_goes_on_as_fairseqs_of_the_same_seed(name, form):
+    """Its initial values, and the random numbers that training or sampling draws next."""
+    languages = dict(source=dictionary(20), target=dictionary(15, "v"), **SMALL[name])
+    plain = build(PLAIN[name], seed=3, **languages)[0]
+    drawn = torch.rand(5)
+    ours = build(name, seed=3, autoencoder=form, **languages)[0]
+    assert torch.equal(torch.rand(5), drawn)
+    values = ours.state_dict()
+    for key, value in plain.state_dict().items():
+        if not key.endswith("._float_tensor"):  # which fairseq 0.12.2 saves uninitialised
+            assert torch.equal(values[key], value), key
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_parts_of_our_own_depend_on_the_seed_and_differ(name):
+    def heads(seed):
+        model = build(name, seed=seed, autoencoder="linear", **SMALL[name])[0]
+        return model.decoder.sb_projection.weight, model.autoencoder["output_projection"].weight
+
+    second, source = heads(3)
+    assert torch.equal(second, heads(3)[0]) and torch.equal(source, heads(3)[1])
+    assert not torch.equal(second, heads(4)[0]) and not torch.equal(source, heads(4)[1])
+    for one, other in ((second, source), (second, heads(4)[0]), (source, heads(4)[1])):
+        # Equal numbers that were only scaled would be no independent start.
+        correlation = torch.corrcoef(torch.stack((one.flatten(), other.flatten())))[0, 1]
+        assert abs(correlation) < 0.2  # 4 standard errors of 384 pairs
 
 
 def test_adaptive_softmax_is_refused():
