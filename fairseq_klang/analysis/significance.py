@@ -11,7 +11,7 @@ import math
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 from scipy.optimize import brentq
 
 # From summed statistics [..., C] to scores [...].
@@ -179,7 +179,7 @@ def critical_value(level: float, share: float, seeds: int) -> float:
     normal distribution's, with all of it Student's.
     """
     weight = share**SHARE_POWER
-    student, normal = stats.t.isf(level / 2, seeds - 1), stats.norm.isf(level / 2)
+    student, normal = -special.stdtrit(seeds - 1, level / 2), -special.ndtri(level / 2)
     return float(weight * student + (1 - weight) * normal)
 
 
