@@ -246,7 +246,7 @@ def call_every_projection(model):
 
     Self-attention hands the raw weights to torch in full-sequence mode unless its check of
     dimensions is off, and in fairseq 0.12.2 an encoder layer in evaluation runs torch's fast path
-    on copies of them (DESIGN 7).
+    on copies of them.
     """
     for module in model.modules():
         if hasattr(module, "skip_embed_dim_check"):

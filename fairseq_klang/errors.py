@@ -23,9 +23,11 @@ class UsageError(KlangError):
     """Options or data that do not go together in one of fairseq's commands."""
 
 
-def check_options(rules: Iterable[Tuple[str, Any, bool, str]]) -> None:
-    """Raise UsageError for the first of `rules`, each (option, value given, whether it is legal,
-    legal values), that is broken."""
+Rule = Tuple[str, Any, bool, str]  # (option, value given, whether it is legal, legal values)
+
+
+def check_options(rules: Iterable[Rule]) -> None:
+    """Raise UsageError for the first of `rules` that is broken."""
     for option, value, legal, values in rules:
         if not legal:
             raise UsageError(f"{option} is {value}; it must be {values}")

@@ -2,38 +2,39 @@
 
 import os
 import re
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from tqdm import tqdm
 
 from ..errors import KlangError
-from ..files import written
-from .reading import load_checkpoint
+from ..files import Path, written
+from .reading import State, load_checkpoint
 from .saving import write_checkpoint
+
+Loader = Callable[[Path], State]
 
 
 class AverageError(KlangError):
     """Checkpoints that cannot be averaged."""
 
 
-def find_last(folder, *, epochs=None, updates=None):
+def find_last(
+    folder: Path, *, epochs: Optional[int] = None, updates: Optional[int] = None
+) -> List[str]:
     """Paths of the last `epochs` files checkpointN.pt, or the last `updates` files
     checkpoint_E_U.pt, oldest first.
 
     Raises AverageError where the folder holds fewer.
     """
-    if (epochs is None) == (updates is None):
+    if epochs is not None and updates is None:
+        count, pattern, what = epochs, r"checkpoint(\d+)\.pt", "checkpointEPOCH.pt"
+        switch = "--save-interval without --no-epoch-checkpoints"
+    elif updates is not None and epochs is None:
+        count, pattern = updates, r"checkpoint_\d+_(\d+)\.pt"
+        what, switch = "checkpoint_EPOCH_UPDATE.pt", "--save-interval-updates"
+    else:
         raise AverageError("give one of --last-epochs N and --last-updates N with --dir")
-    count = updates if epochs is None else epochs
-    pattern, what, switch = (
-        (r"checkpoint_\d+_(\d+)\.pt", "checkpoint_EPOCH_UPDATE.pt", "--save-interval-updates")
-        if epochs is None
-        else (
-            r"checkpoint(\d+)\.pt",
-            "checkpointEPOCH.pt",
-            "--save-interval without --no-epoch-checkpoints",
-        )
-    )
     if count < 1:
         raise AverageError(f"the number of checkpoints to average is {count}; it must be 1 or more")
     if not os.path.isdir(folder):
@@ -52,7 +53,7 @@ def find_last(folder, *, epochs=None, updates=None):
     return [os.path.join(folder, name) for _, name in found[-count:]]
 
 
-def average(paths, load=load_checkpoint):
+def average(paths: Sequence[Path], load: Loader = load_checkpoint) -> State:
     """The checkpoint whose weights are the mean of those in `paths`; all else is taken from the
     last one.
 
@@ -61,57 +62,58 @@ def average(paths, load=load_checkpoint):
     weights. Tied weights stay tied. Raises AverageError where names or shapes differ or a weight is
     not finite, CheckpointError for an unreadable file.
     """
-    paths = [str(path) for path in paths]
-    if not paths:
+    names = [str(path) for path in paths]
+    if not names:
         raise AverageError(
             "no checkpoint to average; give --inputs, or --dir with --last-epochs or --last-updates"
         )
-    real = [os.path.realpath(path) for path in paths]
+    real = [os.path.realpath(path) for path in names]
     if len(set(real)) < len(real):
         raise AverageError("the same checkpoint is given twice in --inputs; each may count once")
-    sums, state = {}, None
-    for path in tqdm(paths, desc="average", unit=" checkpoints", disable=len(paths) < 2):
-        state = load(path)
+    first, state = names[0], load(names[0])
+    shapes = _shapes(state["model"])
+    sums: Dict[str, torch.Tensor] = {}
+    for path in tqdm(names, desc="average", unit=" checkpoints", disable=len(names) < 2):
+        state = state if path == first else load(path)
         weights = state["model"]
-        if not sums:
-            first, sums = (
-                path,
-                {
-                    name: value.double()
-                    for name, value in weights.items()
-                    if value.is_floating_point()
-                },
-            )
-            shapes = {name: tuple(value.shape) for name, value in weights.items()}
-        else:
-            _check_same(first, shapes, path, weights)
-            for name in sums:
-                sums[name] += weights[name].double()
-        for name in sums:
-            if not torch.isfinite(weights[name]).all():
+        _check_same(first, shapes, path, weights)
+        for name, value in weights.items():
+            if not value.is_floating_point():
+                continue
+            if not torch.isfinite(value).all():
                 raise AverageError(
                     f"{path}: {name} holds a value that is not finite; leave this checkpoint out"
                 )
+            sums[name] = sums[name] + value.double() if name in sums else value.double()
 
-    averaged, tied = {}, {}
+    averaged: Dict[str, torch.Tensor] = {}
+    tied: Dict[Any, torch.Tensor] = {}
     for name, value in state["model"].items():
         if name not in sums:
             averaged[name] = value
             continue
-        mean = (sums.pop(name) / len(paths)).to(value.dtype)
+        mean = (sums.pop(name) / len(names)).to(value.dtype)
         # one tensor under several names is saved once, and the exporters recognise it
         other = tied.setdefault((value.data_ptr(), tuple(value.shape), value.stride()), mean)
         averaged[name] = other if torch.equal(other, mean) else mean
     state = {key: value for key, value in state.items() if key != "last_optimizer_state"}
     state["model"] = averaged
-    state["averaged_from"] = [os.path.basename(path) for path in paths]
+    state["averaged_from"] = [os.path.basename(path) for path in names]
     return state
 
 
-def _check_same(first, shapes, path, weights):
+def _shapes(weights: State) -> Dict[str, str]:
+    """{name: what has to be the same in every checkpoint that is averaged}."""
+    return {
+        name: str(tuple(value.shape)) + ("" if value.is_floating_point() else " of whole numbers")
+        for name, value in weights.items()
+    }
+
+
+def _check_same(first: str, shapes: Dict[str, str], path: str, weights: State) -> None:
     """Raise AverageError, naming up to three weights, unless both checkpoints hold the same names
     and shapes."""
-    found = {name: tuple(value.shape) for name, value in weights.items()}
+    found = _shapes(weights)
     differing = sorted(
         name for name in set(shapes) | set(found) if shapes.get(name) != found.get(name)
     )
@@ -124,7 +126,7 @@ def _check_same(first, shapes, path, weights):
         raise AverageError(f"{first} and {path} are not of one model: {named}{more}")
 
 
-def average_to_file(paths, output, load=load_checkpoint):
+def average_to_file(paths: Sequence[Path], output: Path, load: Loader = load_checkpoint) -> None:
     """Average `paths` into the file `output`, which appears only when it is complete. Raises as
     `average` does."""
     output = str(output)

@@ -6,7 +6,7 @@ import logging
 import os
 from collections import namedtuple
 from collections.abc import Mapping
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 from fairseq.data import Dictionary
@@ -15,11 +15,10 @@ from fairseq.data.data_utils import infer_language_pair
 from ..compat import strip_legacy_keys
 from ..errors import UsageError
 from ..files import Path
-from .reading import load_checkpoint
+from .reading import State, load_checkpoint
 
 logger = logging.getLogger(__name__)
 
-State = Dict[str, Any]  # a checkpoint as load_checkpoint returns it
 Rows = Tuple[
     torch.Tensor, torch.Tensor
 ]  # rows of a checkpoint's table and of the model's, both [n]
@@ -163,7 +162,7 @@ def copy_matching(
                 report.new.append(name)
             elif source[name].dim() != tensor.dim():
                 report.skipped.append(name)
-            elif name in (rows or {}):
+            elif rows and name in rows:
                 theirs, ours = rows[name]
                 width = tuple(
                     slice(min(a, b)) for a, b in zip(source[name].shape[1:], tensor.shape[1:])

@@ -12,6 +12,8 @@ from ..compat import allow_checkpoint_globals, strip_legacy_keys
 from ..errors import KlangError
 from ..files import Path
 
+State = Dict[str, Any]  # a checkpoint, or its "model", tensors by name
+
 
 class CheckpointError(KlangError):
     """A checkpoint that cannot be read: missing, cut short, or holding objects that are not
@@ -23,7 +25,7 @@ class CheckpointError(KlangError):
 _SAFE_LOAD = {"weights_only": True} if hasattr(torch.serialization, "add_safe_globals") else {}
 
 
-def load_checkpoint(path: Path) -> Dict[str, Any]:
+def load_checkpoint(path: Path) -> State:
     """A checkpoint as a dict on the CPU, its "model" a dict of tensors by name.
 
     It is read with weights_only=True (torch >= 2.6), and 0.12.2's extra encoder tensors are left

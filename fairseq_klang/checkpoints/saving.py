@@ -1,14 +1,14 @@
 """Writes checkpoints, whole or not at all."""
 
-from typing import IO, Any, Dict
+from typing import IO
 
 import torch
 
 from ..files import Path, written
-from .reading import load_checkpoint
+from .reading import State, load_checkpoint
 
 
-def write_checkpoint(state: Dict[str, Any], stream: IO[bytes]) -> None:
+def write_checkpoint(state: State, stream: IO[bytes]) -> None:
     """Write `state` as torch.save does, through a stream that `files.written` opened.
 
     Raises OSError, which `written` turns into an OutputError that names the file.

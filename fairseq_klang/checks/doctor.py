@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from typing import Callable, Iterator, Optional
 
 from ..files import PACKAGE
 from ..version import __version__
@@ -51,7 +52,7 @@ def _version(name):
         return None
 
 
-def check_fairseq(version=_version):
+def check_fairseq(version: Callable[[str], Optional[str]] = _version) -> Finding:
     """Which distribution provides fairseq. version: name -> version or None."""
     found = [f"{name} {version(name)}" for name in FAIRSEQS if version(name)]
     if not found:
@@ -66,7 +67,7 @@ def check_fairseq(version=_version):
     return Finding("ok", found[0])
 
 
-def check_module(module, distribution):
+def check_module(module: str, distribution: str) -> Finding:
     """Whether a module imports, and its version."""
     try:
         importlib.import_module(module)
@@ -80,7 +81,7 @@ def check_module(module, distribution):
     return Finding("ok", f"{distribution} {_version(distribution) or ''}".rstrip())
 
 
-def check_optional(module, distribution, extra, use):
+def check_optional(module: str, distribution: str, extra: str, use: str) -> Finding:
     """A module that only the extra named `extra` installs, and what it is for; nothing is wrong
     without it."""
     if not _version(distribution):
@@ -92,7 +93,7 @@ def check_optional(module, distribution, extra, use):
     return check_module(module, distribution)
 
 
-def check_device():
+def check_device() -> Finding:
     """What there is to compute on."""
     try:
         import torch
@@ -109,7 +110,7 @@ def check_device():
     )
 
 
-def check_user_dir(folder=PACKAGE):
+def check_user_dir(folder: str = PACKAGE) -> Finding:
     """Whether fairseq can load this package as --user-dir, in a fresh process."""
     result = subprocess.run(
         [sys.executable, "-c", _IMPORT, folder],
@@ -128,7 +129,7 @@ def check_user_dir(folder=PACKAGE):
     return Finding("ok", f"--user-dir {folder}")
 
 
-def check_commands():
+def check_commands() -> Finding:
     """Whether fairseq's commands are on PATH."""
     if shutil.which("fairseq-train"):
         return Finding("ok", "fairseq-train is on PATH")
@@ -140,7 +141,7 @@ def check_commands():
     )
 
 
-def check_scoring():
+def check_scoring() -> Finding:
     """Whether sacrebleu gives known values in the calls fairseq makes."""
     from ..analysis.scoring import ScoringError, self_test
 
@@ -152,7 +153,7 @@ def check_scoring():
     return Finding("ok", "BLEU self-test")
 
 
-def examine():
+def examine() -> Iterator[Finding]:
     """Yield every Finding, one after another."""
     yield Finding("ok", f"Python {platform.python_version()} ({sys.executable})")
     yield Finding("ok", f"fairseq-klang {__version__}")

@@ -1,17 +1,20 @@
-"""Learning at inference: some steps on the source about to be translated, undone afterwards or kept
-(DESIGN 4)."""
+"""Learning at inference: some steps on the source about to be translated, undone afterwards or
+kept."""
 
 import contextlib
 import copy
 import math
 import zlib
 from collections import namedtuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..compat import without_encoder_fast_path
 from ..errors import UsageError
+from .objectives import SourceObjective
 
 PARAMETERS = ("encoder", "all")
 RESETS = ("sentence", "never")
@@ -22,7 +25,7 @@ LearnReport.__doc__ = """`losses`: the objective at each step, per unit, with dr
 end); `stopped`: None, or why the steps were taken back."""
 
 
-def sentence_seed(sentences):
+def sentence_seed(sentences: Sequence[torch.Tensor]) -> int:
     """A whole number that depends on the tokens of the sentences (a list of [n]) and on nothing
     else."""
     return zlib.crc32(
@@ -30,7 +33,7 @@ def sentence_seed(sentences):
     )
 
 
-def adaptable_parameters(model, which):
+def adaptable_parameters(model: nn.Module, which: str) -> List[nn.Parameter]:
     """The parameters that learning may change.
 
     `encoder`: those of the encoder alone; a table that the decoder uses too stays as it is, for
@@ -43,7 +46,7 @@ def adaptable_parameters(model, which):
     return [parameter for parameter in model.encoder.parameters() if id(parameter) not in decoder]
 
 
-def not_finite(loss):
+def not_finite(loss: float) -> Optional[str]:
     """None, or the reason to stop that a loss (a number) of nan or inf is."""
     return None if math.isfinite(loss) else f"the objective is {loss}"
 
@@ -54,7 +57,7 @@ class Adapter:
     Args:
         model: a dual-head model, in evaluation mode and with its weights loaded: they are what is
             put back.
-        objective: a :class:`~fairseq_klang.source_learning.SourceObjective`.
+        objective: a :class:`~fairseq_klang.learning.objectives.SourceObjective`.
         steps: on the source, N; lr: of Adam; parameters: `encoder` or `all`.
         patience: stop when the objective has risen this many times in a row; 0 never does.
         seed: of noise, dropout and replay, together with the sentence itself.
@@ -66,17 +69,17 @@ class Adapter:
 
     def __init__(
         self,
-        model,
-        objective,
+        model: nn.Module,
+        objective: SourceObjective,
         *,
-        steps,
-        lr,
-        parameters="encoder",
-        patience=3,
-        seed=1,
-        replay=None,
-        ratio=0.0,
-    ):
+        steps: int,
+        lr: float,
+        parameters: str = "encoder",
+        patience: int = 3,
+        seed: int = 1,
+        replay: Any = None,
+        ratio: float = 0.0,
+    ) -> None:
         self.model, self.objective = model, objective
         self.clean = objective.without_noise()
         self.steps, self.patience, self.seed, self.replay, self.ratio = (
@@ -103,7 +106,7 @@ class Adapter:
         self.origin = self.state()
 
     @contextlib.contextmanager
-    def adapted(self, sentences):
+    def adapted(self, sentences: Sequence[torch.Tensor]) -> Iterator[LearnReport]:
         """Learn from `sentences` (a list of [n]) and yield the :class:`LearnReport`; afterwards all
         is as it was at the start.
 
@@ -120,7 +123,7 @@ class Adapter:
             finally:
                 self.restore(self.origin)
 
-    def learn(self, sentences):
+    def learn(self, sentences: Sequence[torch.Tensor]) -> LearnReport:
         """Take the steps on `sentences` and keep what was learnt; returns :class:`LearnReport`.
 
         If the objective is not finite, has risen `patience` times in a row, or is higher after the
@@ -224,7 +227,7 @@ class Adapter:
                 parameter.grad = None
                 parameter.requires_grad_(flag)
 
-    def state(self):
+    def state(self) -> Tuple[List[torch.Tensor], Any, float]:
         """A copy of what learning changes: the chosen weights, the optimiser's state, and the
         replay steps that are due."""
         return (
@@ -233,7 +236,7 @@ class Adapter:
             self.owed,
         )
 
-    def restore(self, state):
+    def restore(self, state: Tuple[List[torch.Tensor], Any, float]) -> None:
         """Put back what :meth:`state` returned."""
         weights, optimizer, self.owed = state
         with torch.no_grad():

@@ -1,10 +1,12 @@
-"""The source's half of a dual-head model: it gives the source sentence back, in the two forms of
-DESIGN 3, beside translation."""
+"""The source's half of a dual-head model: beside translation, it gives the source sentence back
+(docs/autoencoding.md)."""
 
 import copy
 from dataclasses import dataclass, field
+from typing import Any, Callable, Optional, Tuple
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel
 from torch import nn
@@ -23,19 +25,24 @@ class AutoencoderConfig(FairseqDataclass):
     autoencoder: ChoiceEnum(AUTOENCODERS) = field(
         default="none",
         metadata={
-            "help": "also build what gives the source back: linear, one more output layer on the decoder, which is then fed "
-            "the source; decoder, a source-language decoder of its own"
+            "help": (
+                "also build what gives the source back: linear, one more output layer on the "
+                "decoder, which is then fed the source; decoder, a source-language decoder of its "
+                "own"
+            )
         },
     )
 
     @staticmethod
-    def check(form):
+    def check(form: str) -> None:
         """Raise UsageError for another form."""
         if form not in AUTOENCODERS:
             raise UsageError(f"--autoencoder is {form}; legal values are {', '.join(AUTOENCODERS)}")
 
 
-def add_autoencoder(model, args, new_decoder):
+def add_autoencoder(
+    model: nn.Module, args: Any, new_decoder: Callable[[Dictionary, nn.Module], nn.Module]
+) -> None:
     """Give `model` the source's half that `args.autoencoder` names, as `model.autoencoder`; with
     `none`, leave it as it is.
 
@@ -73,7 +80,7 @@ def add_autoencoder(model, args, new_decoder):
     )
 
 
-def source_projection(dim, embed_tokens):
+def source_projection(dim: int, embed_tokens: nn.Module) -> nn.Linear:
     """An output layer [V_source, dim] for the language of the table `embed_tokens`; always a table
     of its own."""
     layer = nn.Linear(dim, embed_tokens.num_embeddings, bias=False)
@@ -81,7 +88,7 @@ def source_projection(dim, embed_tokens):
     return layer
 
 
-def source_decoder(model):
+def source_decoder(model: nn.Module) -> nn.Module:
     """The decoder that gives the source back.
 
     In the `linear` form it is a view of the translation decoder: the same layers between the
@@ -104,7 +111,7 @@ def source_decoder(model):
     return view
 
 
-def reconstruction_model(model):
+def reconstruction_model(model: nn.Module) -> FairseqEncoderDecoderModel:
     """An encoder-decoder of the source language onto itself, to generate reconstructions with;
     shares every tensor.
 
@@ -114,9 +121,9 @@ def reconstruction_model(model):
     return FairseqEncoderDecoderModel(model.encoder, source_decoder(model))
 
 
-def check_source_passes(model, objective, option):
-    """Raise UsageError unless `model` can learn `objective` (see
-    :mod:`fairseq_klang.source_learning`) from its source alone."""
+def check_source_passes(model: nn.Module, objective: str, option: str) -> None:
+    """Raise UsageError unless `model` can learn `objective`, one of
+    :data:`fairseq_klang.learning.objectives.OBJECTIVES`, from its source alone."""
     encoder = getattr(model, "encoder", None)
     if encoder is None:
         raise UsageError(
@@ -151,7 +158,9 @@ class SourcePasses:
     There, because a wrapper for distributed training sees nothing else.
     """
 
-    def source_pass(self, kind, src_tokens, src_lengths, previous):
+    def source_pass(
+        self, kind: str, src_tokens: torch.Tensor, src_lengths: torch.Tensor, previous: torch.Tensor
+    ) -> Tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor]]:
         """Features and the output layer to score them with, quantised where the model is:
         (features, weight, bias or None).
 
@@ -175,7 +184,7 @@ class SourcePasses:
             features, weight = quantizer.rows(features), quantizer.weight(weight)
         return self.touch_all(features), weight, bias
 
-    def touch_all(self, output):
+    def touch_all(self, output: torch.Tensor) -> torch.Tensor:
         """`output`, made to depend on every parameter with gradient 0 where several processes train
         together.
 

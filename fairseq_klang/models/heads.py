@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import zlib
 from collections import namedtuple
-from typing import Iterator
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 from fairseq.models.lstm import LSTMDecoder
@@ -47,7 +47,7 @@ class DualHeadDecoder:
 
     decode_head, decode_mix = "ce", 0.5
 
-    def set_decode_head(self, head, mix):
+    def set_decode_head(self, head: str, mix: float) -> None:
         """Choose the head that generates; raises UsageError outside ce, sb, mix or a weight outside
         [0, 1]."""
         if head not in DECODE_HEADS:
@@ -58,7 +58,7 @@ class DualHeadDecoder:
             raise UsageError(f"--decode-mix is {mix}; it must be between 0 and 1")
         self.decode_head, self.decode_mix = head, mix
 
-    def output_layer(self, features):
+    def output_layer(self, features: torch.Tensor) -> torch.Tensor:
         """[B, T, d] -> scores [B, T, V] of the chosen head; in training always the CE head.
 
         `mix` returns mix * log p_ce + (1 - mix) * log p_sb, which fairseq's search then normalises.
@@ -81,7 +81,7 @@ class DualHeadDecoder:
         )  # fairseq's LSTM uses tied embeddings past their module
 
 
-def choose_decode_head(decoder, options):
+def choose_decode_head(decoder: nn.Module, options: Any) -> None:
     """Set the head that generates from `options.decode_head` and `.decode_mix`; what is missing or
     None stays as it is.
 
@@ -100,7 +100,7 @@ def choose_decode_head(decoder, options):
         )
 
 
-def check_joined(args, task):
+def check_joined(args: Any, task: Any) -> None:
     """Raise UsageError where --share-all-embeddings meets separate dictionaries."""
     if (
         getattr(args, "share_all_embeddings", False)
@@ -113,9 +113,9 @@ def check_joined(args, task):
         )
 
 
-def share_inputs(model, task, decided):
-    """One input table for source and target where the dictionary is joined and no flag has
-    `decided` otherwise (DESIGN 3)."""
+def share_inputs(model: nn.Module, task: Any, decided: bool) -> None:
+    """Give source and target one input table where the dictionary is joined, unless a flag has
+    `decided` otherwise."""
     encoder, decoder = model.encoder, model.decoder
     same_size = encoder.embed_tokens.weight.shape == decoder.embed_tokens.weight.shape
     if not decided and same_size and task.source_dictionary == task.target_dictionary:
@@ -134,7 +134,7 @@ def _alias(head, decoder):
     return Head(weight.view_as(weight), None if head.bias is None else head.bias.view_as(head.bias))
 
 
-def linear_head(decoder):
+def linear_head(decoder: nn.Module) -> Optional[Head]:
     """The CE :class:`Head` of a fairseq decoder, or None where its output layer is not one linear
     projection."""
     if getattr(decoder, "adaptive_softmax", None) is not None:
@@ -157,7 +157,7 @@ def linear_head(decoder):
     return None
 
 
-def decoder_heads(decoder):
+def decoder_heads(decoder: nn.Module) -> Tuple[Head, Head]:
     """Aliases (ce, sb) of a dual-head decoder's heads, to be returned from the model's forward.
 
     They leave through the wrapped forward because DistributedDataParallel's search for unused
@@ -168,7 +168,7 @@ def decoder_heads(decoder):
     )
 
 
-def read_heads(model, net_input):
+def read_heads(model: nn.Module, net_input: Dict[str, torch.Tensor]) -> Optional[Heads]:
     """Run `model` up to its features, or return None for one whose output layer is not a linear
     projection.
 
@@ -178,9 +178,8 @@ def read_heads(model, net_input):
     Returns:
         :class:`Heads` or None.
     Raises:
-        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, and
-            one that is no
-        encoder-decoder model scoring each token given those before it.
+        UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, or
+            one that is no encoder-decoder scoring each token given those before it.
     """
     inner, decoder = _unwrapped(model), getattr(model, "decoder", None)
     parameters = inspect.signature(inner.forward).parameters

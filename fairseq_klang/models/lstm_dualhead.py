@@ -1,10 +1,16 @@
 """`lstm_dualhead`: fairseq's LSTM encoder-decoder, with or without attention, and the same two
-heads (DESIGN 3)."""
+heads."""
 
+import argparse
+from typing import Any, Dict, Optional, Tuple
+
+import torch
 from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.lstm import Linear, LSTMDecoder, LSTMModel, base_architecture
+from torch import nn
 
 from ..checks.preflight import check_training
 from ..compat import is_training_command
@@ -32,14 +38,14 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
     attention."""
 
     @staticmethod
-    def add_args(parser):
+    def add_args(parser: argparse.ArgumentParser) -> None:
         """fairseq's flags of the LSTM, --autoencoder, and those of quantisation-aware training."""
         LSTMModel.add_args(parser)
         gen_parser_from_dataclass(parser, AutoencoderConfig())
         QatConfig.add_arguments(parser)
 
     @classmethod
-    def build_model(cls, args, task):
+    def build_model(cls, args: Any, task: Any) -> nn.Module:
         """Build the model; raises UsageError for separate dictionaries under
         --share-all-embeddings."""
         if is_training_command():
@@ -54,7 +60,7 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
                 "score every token"
             )
         flagged = args.share_all_embeddings or args.share_decoder_input_output_embed
-        share_inputs(model, task, flagged or args.decoder_embed_path)
+        share_inputs(model, task, bool(flagged or args.decoder_embed_path))
         # fairseq builds the decoder inside its own build_model; it becomes ours here, with all that
         # it holds.
         decoder.__class__ = LSTMDualHeadDecoder
@@ -65,7 +71,7 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
             )
         choose_decode_head(decoder, args)
 
-        def new_decoder(dictionary, embed_tokens):
+        def new_decoder(dictionary: Dictionary, embed_tokens: nn.Module) -> nn.Module:
             return LSTMDecoder(
                 dictionary,
                 args.encoder_embed_dim,
@@ -85,13 +91,13 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
 
     def forward(
         self,
-        src_tokens,
-        src_lengths,
-        prev_output_tokens,
-        incremental_state=None,
-        features_only=False,
-        source_pass=None,
-    ):
+        src_tokens: torch.Tensor,
+        src_lengths: torch.Tensor,
+        prev_output_tokens: torch.Tensor,
+        incremental_state: Optional[Dict[str, Any]] = None,
+        features_only: bool = False,
+        source_pass: Optional[str] = None,
+    ) -> Tuple[torch.Tensor, Any]:
         """As fairseq's LSTM; with `features_only`, (features [B, T, d], {"heads": (ce, sb), "attn":
         scores}).
 
@@ -113,8 +119,8 @@ class LSTMDualHeadModel(SourcePasses, LSTMModel):
 
 
 @register_model_architecture("lstm_dualhead", "lstm_dualhead")
-def lstm_dualhead(args):
-    """The A series of DESIGN 4: one layer, E = H = 256."""
+def lstm_dualhead(args: Any) -> None:
+    """The A series (docs/claims.md): one layer, E = H = 256."""
     # fairseq's LSTM ignores the cutoff without its adaptive criterion; a flag that does nothing is
     # refused instead.
     if not hasattr(args, "_name") and getattr(args, "adaptive_softmax_cutoff", None):

@@ -1,6 +1,11 @@
 """`transformer_dualhead`: fairseq's transformer with a CE head and a soft-BLEU head on the last
-decoder state (DESIGN 3)."""
+decoder state."""
 
+import argparse
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from fairseq.data import Dictionary
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
@@ -29,7 +34,9 @@ from .heads import (
 class TransformerDualHeadDecoder(DualHeadDecoder, TransformerDecoderBase):
     """fairseq's transformer decoder with `sb_projection` [V, d] beside `output_projection`."""
 
-    def build_output_projection(self, cfg, dictionary, embed_tokens):
+    def build_output_projection(
+        self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Module
+    ) -> None:
         """Build the CE head as fairseq does, then the SB head, always a table of its own."""
         if cfg.adaptive_softmax_cutoff is not None:
             raise UsageError(
@@ -57,17 +64,17 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
     """fairseq's transformer with two output layers.
 
     With a joined dictionary and none of fairseq's sharing flags, the source and target input
-    embeddings are one table and the two heads are tables of their own (DESIGN 3). Every sharing
+    embeddings are one table and the two heads are tables of their own. Every sharing
     flag keeps its meaning for the CE head.
     """
 
     @classmethod
-    def hub_models(cls):
+    def hub_models(cls) -> Dict[str, str]:
         """No published checkpoints."""
         return {}
 
     @classmethod
-    def add_args(cls, parser):
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """fairseq's flags of the transformer, --autoencoder, and those of quantisation-aware
         training."""
         super().add_args(parser)
@@ -75,7 +82,7 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
         QatConfig.add_arguments(parser)
 
     @classmethod
-    def build_model(cls, args, task):
+    def build_model(cls, args: Any, task: Any) -> nn.Module:
         """Build the model; raises UsageError where a sharing flag needs a joined dictionary or
         equal dimensions."""
         if is_training_command():
@@ -88,10 +95,10 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
             cfg, "merge_src_tgt_embed", False
         )  # a flag of fairseq's main branch, not of 0.12.2
         flagged = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed or merged
-        share_inputs(model, task, flagged or cfg.decoder.embed_path)
+        share_inputs(model, task, bool(flagged or cfg.decoder.embed_path))
         choose_decode_head(model.decoder, args)
 
-        def new_decoder(dictionary, embed_tokens):
+        def new_decoder(dictionary: Dictionary, embed_tokens: nn.Module) -> nn.Module:
             projection = source_projection(cfg.decoder.output_dim, embed_tokens)
             return TransformerDecoderBase(
                 cfg, dictionary, embed_tokens, cfg.no_cross_attention, output_projection=projection
@@ -101,7 +108,9 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
         return quantize_model(model, qat)
 
     @classmethod
-    def build_decoder(cls, args, tgt_dict, embed_tokens):
+    def build_decoder(
+        cls, args: Any, tgt_dict: Dictionary, embed_tokens: nn.Module
+    ) -> TransformerDualHeadDecoder:
         """The dual-head decoder in place of fairseq's."""
         cfg = TransformerConfig.from_namespace(args)
         return TransformerDualHeadDecoder(
@@ -110,13 +119,13 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
 
     def forward(
         self,
-        src_tokens,
-        src_lengths,
-        prev_output_tokens,
-        features_only=False,
-        source_pass=None,
-        **kwargs,
-    ):
+        src_tokens: torch.Tensor,
+        src_lengths: torch.Tensor,
+        prev_output_tokens: torch.Tensor,
+        features_only: bool = False,
+        source_pass: Optional[str] = None,
+        **kwargs: Any,
+    ) -> Tuple[torch.Tensor, Any]:
         """As fairseq's transformer; with `features_only`, extra["heads"] holds (ce, sb) for the
         criterion.
 
@@ -133,13 +142,13 @@ class TransformerDualHeadModel(SourcePasses, TransformerModel):
             extra["heads"] = decoder_heads(self.decoder)
         return self.touch_all(output), extra
 
-    def upgrade_state_dict_named(self, state_dict, name):
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Any], name: str) -> None:
         """Accept checkpoints of fairseq 0.12.2, which hold some encoder tensors twice."""
         strip_legacy_keys_in_place(state_dict, self.state_dict())
         super().upgrade_state_dict_named(state_dict, name)
 
 
-def _size(args, dim, ffn, heads, layers):
+def _size(args: Any, dim: int, ffn: int, heads: int, layers: int) -> None:
     for side in ("encoder", "decoder"):
         for name, value in (
             ("embed_dim", dim),
@@ -152,30 +161,30 @@ def _size(args, dim, ffn, heads, layers):
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead")
-def transformer_dualhead(args):
+def transformer_dualhead(args: Any) -> None:
     """fairseq's base transformer: d 512, ffn 2048, 8 heads, 6+6 layers."""
     base_architecture(args)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead_b0")
-def transformer_dualhead_b0(args):
-    """B0 of DESIGN 3: d 256, ffn 1024, 4 heads, 3+3 layers."""
+def transformer_dualhead_b0(args: Any) -> None:
+    """B0 of the series: d 256, ffn 1024, 4 heads, 3+3 layers."""
     _size(args, 256, 1024, 4, 3)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead_b1")
-def transformer_dualhead_b1(args):
-    """B1 of DESIGN 3: d 512, ffn 2048, 8 heads, 3+3 layers."""
+def transformer_dualhead_b1(args: Any) -> None:
+    """B1 of the series: d 512, ffn 2048, 8 heads, 3+3 layers."""
     _size(args, 512, 2048, 8, 3)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead_b2")
-def transformer_dualhead_b2(args):
-    """B2 of DESIGN 3: d 512, ffn 2048, 8 heads, 6+6 layers."""
+def transformer_dualhead_b2(args: Any) -> None:
+    """B2 of the series: d 512, ffn 2048, 8 heads, 6+6 layers."""
     _size(args, 512, 2048, 8, 6)
 
 
 @register_model_architecture("transformer_dualhead", "transformer_dualhead_b3")
-def transformer_dualhead_b3(args):
-    """B3 of DESIGN 3: d 256, ffn 1024, 4 heads, 6+6 layers."""
+def transformer_dualhead_b3(args: Any) -> None:
+    """B3 of the series: d 256, ffn 1024, 4 heads, 6+6 layers."""
     _size(args, 256, 1024, 4, 6)

@@ -10,19 +10,21 @@ import signal
 import sys
 import threading
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
 from fairseq import utils
+from fairseq.data import Dictionary
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks.translation import load_langpair_dataset
 from omegaconf import II
+from torch import nn
 
 from ..checkpoints.initialise import dictionary_fingerprint
 from ..checkpoints.saving import save_adapted
 from ..compat import is_training_command, is_validation_command
-from ..errors import KlangError, UsageError
+from ..errors import KlangError, Rule, UsageError
 from ..learning.adaptation import PARAMETERS, RESETS, Adapter
 from ..learning.noise import NOISES
 from ..learning.objectives import OBJECTIVES, SourceObjective, strip_padding
@@ -32,6 +34,8 @@ from ..models.heads import read_heads
 from .translation_dualhead import TranslationDualHeadConfig, TranslationDualHeadTask
 
 logger = logging.getLogger(__name__)
+
+Sample = Dict[str, Any]  # a batch as fairseq collates it
 
 REPLAY_SENTENCES = 16  # of one translation step on replay data
 
@@ -122,7 +126,7 @@ class AdaptingConfig(TranslationDualHeadConfig):
     path: Optional[str] = II("common_eval.path")
 
     @staticmethod
-    def rules(cfg):
+    def rules(cfg: Any) -> List[Rule]:
         """[(option, value given, whether it is legal, legal values)]."""
         adapting = cfg.adapt_steps > 0
         return [
@@ -186,10 +190,10 @@ class Replay:
     dataset: a fairseq LanguagePairDataset with targets; pad: the target's padding id.
     """
 
-    def __init__(self, dataset, pad):
+    def __init__(self, dataset: Any, pad: int) -> None:
         self.dataset, self.pad = dataset, pad
 
-    def loss(self, model, seed, device):
+    def loss(self, model: nn.Module, seed: Sequence[int], device: torch.device) -> torch.Tensor:
         """Cross-entropy per token of REPLAY_SENTENCES pairs, which `seed` (a sequence) draws."""
         chosen = np.random.default_rng(list(seed)).integers(
             len(self.dataset), size=REPLAY_SENTENCES
@@ -211,7 +215,7 @@ class Replay:
 def _row(sample, row, sentence, pad):
     """The batch of one that holds the sentence of `row` without padding; pad: the target's."""
 
-    def cut(part):
+    def cut(part: Dict[str, Any]) -> Dict[str, Any]:
         return {
             name: value[row : row + 1] if torch.is_tensor(value) and value.dim() else value
             for name, value in part.items()
@@ -237,7 +241,7 @@ def _row(sample, row, sentence, pad):
 class AdaptingTask(TranslationDualHeadTask):
     """Learns from each source before it is translated, where --adapt-steps asks for it."""
 
-    def __init__(self, cfg, src_dict, tgt_dict):
+    def __init__(self, cfg: Any, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self.adapt_steps, self.adapters = cfg.adapt_steps, []
 
@@ -252,7 +256,7 @@ class AdaptingTask(TranslationDualHeadTask):
             self.cfg.contrastive_temperature,
         )
 
-    def build_model(self, cfg, from_checkpoint=False):
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """fairseq's model. A generator that is built with it, for --eval-bleu, learns nothing: the
         weights are not loaded yet."""
         steps, self.adapt_steps = self.adapt_steps, 0
@@ -261,7 +265,9 @@ class AdaptingTask(TranslationDualHeadTask):
         finally:
             self.adapt_steps = steps
 
-    def build_generator(self, models, args, *more, **kwargs):
+    def build_generator(
+        self, models: Sequence[nn.Module], args: Any, *more: Any, **kwargs: Any
+    ) -> Any:
         """fairseq's generator; prepares the models to learn where --adapt-steps asks for it.
 
         Raises UsageError for models that cannot.
@@ -300,7 +306,7 @@ class AdaptingTask(TranslationDualHeadTask):
                 "name another file"
             )
 
-        def save():
+        def save() -> None:
             try:
                 save_adapted(models[0], trained[0], path)
                 logger.info(f"--adapt-save: the adapted model is in {path}")
@@ -374,14 +380,21 @@ class AdaptingTask(TranslationDualHeadTask):
             )
         return Replay(dataset, self.target_dictionary.pad())
 
-    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+    def inference_step(
+        self,
+        generator: Any,
+        models: Sequence[nn.Module],
+        sample: Sample,
+        prefix_tokens: Optional[torch.Tensor] = None,
+        constraints: Optional[torch.Tensor] = None,
+    ) -> List[List[Dict[str, torch.Tensor]]]:
         """Translate a batch; with --adapt-steps, learn from its source first.
 
         With --adapt-reset sentence each sentence is learnt and translated alone and without
         padding, so that neither order nor batch size can change a translation.
         """
 
-        def translate(part, rows):
+        def translate(part: Sample, rows: slice) -> List[List[Dict[str, torch.Tensor]]]:
             prefixes, limits = (
                 None if extra is None else extra[rows] for extra in (prefix_tokens, constraints)
             )

@@ -7,22 +7,23 @@ import math
 import os
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from fairseq import utils
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.tasks import register_task
+from torch import nn
 
 from ..checkpoints.initialise import initialise_encoder_from
 from ..checks.preflight import check_data_folder
 from ..errors import NotFiniteError, UsageError, check_options
 from ..learning.objectives import OBJECTIVES, strip_padding
 from ..models.autoencoder import check_source_passes
-from .adapting import AdaptingConfig, AdaptingTask
+from .adapting import AdaptingConfig, AdaptingTask, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class TranslationAutoencodingConfig(AdaptingConfig):
         )
 
 
-def is_source_update(update, ratio):
+def is_source_update(update: int, ratio: float) -> bool:
     """Whether `update` (from 0) learns from the source alone, at `ratio` such updates for each
     translation update.
 
@@ -158,7 +159,7 @@ class _NoMetrics:
     """Stands in for the criterion where an update was none of its own."""
 
     @staticmethod
-    def reduce_metrics(logging_outputs):
+    def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
         pass
 
 
@@ -167,14 +168,14 @@ class TranslationAutoencodingTask(AdaptingTask):
     """Translation with any criterion, mixed with learning from the source; and learning while
     translating."""
 
-    def __init__(self, cfg, src_dict, tgt_dict):
+    def __init__(self, cfg: Any, src_dict: Dictionary, tgt_dict: Dictionary) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         TranslationAutoencodingConfig.check(cfg)
         self.epoch, self.warned = 1, False
         self.training_objective = self.objective(cfg.ae_objective)
 
     @classmethod
-    def setup_task(cls, cfg, **kwargs):
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> "TranslationAutoencodingTask":
         """Load the dictionaries; with --source-only the target's may be missing, and is then the
         source's.
 
@@ -211,11 +212,11 @@ class TranslationAutoencodingTask(AdaptingTask):
         return cls(cfg, source, target)
 
     @property
-    def learns_source(self):
+    def learns_source(self) -> bool:
         """Whether training learns from the source at all."""
         return TranslationAutoencodingConfig.learns_source(self.cfg)
 
-    def build_model(self, cfg, from_checkpoint=False):
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> nn.Module:
         """Build the model, check that it can learn what is asked for, and start its encoder from
         `--init-encoder-from`."""
         model = super().build_model(cfg, from_checkpoint)
@@ -232,12 +233,20 @@ class TranslationAutoencodingTask(AdaptingTask):
 
     # -- training ----------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch, model):
+    def begin_epoch(self, epoch: int, model: nn.Module) -> None:
         """Noise is drawn anew each epoch."""
         super().begin_epoch(epoch, model)
         self.epoch = epoch
 
-    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False):
+    def train_step(
+        self,
+        sample: Sample,
+        model: nn.Module,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> Tuple[torch.Tensor, Any, Dict[str, Any]]:
         """fairseq's training step with the criterion, one on the source alone, or both, as the
         flags say."""
         if self.cfg.source_only or is_source_update(update_num, self.cfg.ae_ratio):
@@ -317,7 +326,9 @@ class TranslationAutoencodingTask(AdaptingTask):
             "sample_size": result.units,
         }
 
-    def valid_step(self, sample, model, criterion):
+    def valid_step(
+        self, sample: Sample, model: nn.Module, criterion: Any
+    ) -> Tuple[torch.Tensor, Any, Dict[str, Any]]:
         """fairseq's validation step, and the source's loss without noise where training learns from
         the source."""
         if not self.learns_source:
@@ -332,7 +343,7 @@ class TranslationAutoencodingTask(AdaptingTask):
         log.update({key: source_log[key] for key in ("ae_loss", "ae_units")})
         return loss, sample_size, log
 
-    def reduce_metrics(self, logging_outputs, criterion):
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         """The criterion's figures where it was used, and `ae_loss`, the source's loss per unit in
         bits."""
         translated = any("loss" in log for log in logging_outputs)

@@ -11,7 +11,7 @@ from fairseq_klang.files import OutputError
 from helpers.checkpoints import save
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_mean_of_the_weights(tmp_path, dtype):
     paths = [save(tmp_path / f"{value}.pt", value, dtype) for value in (1, 2, 6)]
     output = tmp_path / "average.pt"
@@ -57,6 +57,7 @@ def test_weights_tied_only_in_the_last_stay_apart(tmp_path):
     [
         ({"bias": torch.zeros(3)}, r"bias \(2,\) / \(3,\)"),
         ({"extra": torch.zeros(1)}, r"extra missing / \(1,\)"),
+        ({"bias": torch.zeros(2).long()}, r"bias \(2,\) / \(2,\) of whole numbers"),
     ],
 )
 def test_other_models_are_refused(tmp_path, more, words):
