@@ -514,6 +514,7 @@ STUDIES = {
     "sb-head": ("sb_head", "what the second head predicts: the target, or what it was given"),
     "precision": ("precision", "FP32, half precision, and INT8 training from 8 bits down to 2"),
     "autoencoding": ("autoencoding", "learning from the source alone, in training and after"),
+    "significance": ("significance_check", "how often the test of a difference is wrong"),
 }
 BENCHMARKS = {
     "time": ("benchmark", "time and memory of the losses against fairseq's cross-entropy"),

@@ -1,14 +1,11 @@
 """How often the test of analysis/significance.py is wrong: simulated pairs of systems, with and
-without an effect of the seed.
+without an effect of the seed. docs/statistics.md shows the figures.
 
-    python -m fairseq_klang.experiments.significance_check --out docs/results/significance.csv
-
-docs/statistics.md shows the table.
+    klang study significance --out docs/results/significance.csv
 """
 
 import argparse
-import sys
-from typing import Iterator, List, NamedTuple, Optional, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
 from scipy.stats import binomtest
@@ -16,7 +13,7 @@ from tqdm import tqdm
 
 from ..analysis.significance import paired_bootstrap
 from ..analysis.tables import Row, provenance, write_rows
-from ..errors import exit_status
+from .options import number
 
 SENTENCES, SAMPLES = 200, 399
 DIFFERENCE = 6.0  # of the simulated pairs that do differ
@@ -102,8 +99,8 @@ def rows(draws: int) -> Iterator[Row]:
         if not difference or own in (0.0, 2 / 3)
     ]
     made = provenance()
-    for number, (seeds, effect, own, difference) in enumerate(tqdm(cases, unit="case")):
-        found = simulate(seeds, effect, own, difference, draws, random=number)
+    for random, (seeds, effect, own, difference) in enumerate(tqdm(cases, unit="case")):
+        found = simulate(seeds, effect, own, difference, draws, random)
         settings = dict(count=seeds, effect=effect, own=round(own, 2), difference=difference)
         measures = [("power" if difference else "size", found.significant)]
         if not difference:
@@ -125,11 +122,16 @@ def rows(draws: int) -> Iterator[Row]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options."""
-    parser.add_argument("--out", required=True, metavar="CSV")
+    """The options of `klang study significance`."""
+    parser.add_argument("--out", required=True, metavar="CSV", help="the file to write")
     parser.add_argument(
-        "--draws", type=int, default=2000, metavar="N", help="pairs a case (default: 2000)"
+        "--draws",
+        type=number(int, 1),
+        default=2000,
+        metavar="N",
+        help="pairs of systems for each case (default: 2000, some minutes)",
     )
+    parser.set_defaults(resumes=False)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,15 +139,3 @@ def run(options: argparse.Namespace) -> int:
     write_rows(options.out, list(rows(options.draws)))
     print(f"written: {options.out}")
     return 0
-
-
-def main(argv: Optional[List[str]] = None) -> int:
-    """Exit status of the command."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add_arguments(parser)
-    options = parser.parse_args(argv)
-    return exit_status("significance_check", lambda: run(options))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

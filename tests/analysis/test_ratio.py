@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairseq_klang.analysis.ratio import alpha_star
-from helpers.significance import mean
+from fairseq_klang.experiments.significance_check import mean
 
 RATIOS = [1, 3, math.inf]
 
