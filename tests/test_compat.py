@@ -1,6 +1,8 @@
-"""Reading checkpoints safely, and the bridges that are not covered by the commands."""
+"""Reading checkpoints safely, which command is running, and the bridges that the commands do not
+cover."""
 
 import argparse
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,14 @@ from fairseq.data.iterators import BufferedIterator
 import fairseq_klang
 from fairseq_klang import compat
 from fairseq_klang.checkpoints.reading import CheckpointError, load_checkpoint
-from fairseq_klang.compat import follow_training, strip_legacy_keys
+from fairseq_klang.compat import (
+    follow_training,
+    is_training_command,
+    is_validation_command,
+    strip_legacy_keys,
+)
+from fairseq_klang.errors import UsageError
+from helpers.running import TINY_TRANSFORMER, train_arguments
 
 fairseq_klang.register()
 
@@ -103,6 +112,42 @@ def test_the_second_copy_of_the_encoder_is_stripped():
         "encoder.layers.0.fc1.weight": 2,
         "decoder.layers.0.in_proj_weight": 3,
     }
+
+
+def test_importing_a_command_is_not_running_it():
+    import fairseq_cli.train  # noqa: F401
+    import fairseq_cli.validate  # noqa: F401
+
+    assert not is_training_command() and not is_validation_command()
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("/site-packages/fairseq_cli/train.py", (True, False)),
+        ("/site-packages/fairseq_cli/validate.py", (False, True)),
+        ("/site-packages/fairseq_cli/generate.py", (False, False)),
+        ("/my_project/train.py", (False, False)),
+    ],
+)
+def test_the_running_command_is_the_main_that_calls(path, expected):
+    program = {"ask": lambda: (is_training_command(), is_validation_command())}
+    exec(compile("def main():\n    return ask()", path, "exec"), program)
+    assert program["main"]() == expected
+
+
+def test_training_within_this_process_is_training(joined_data, tmp_path, monkeypatch):
+    """With fairseq's own model, so that the criterion alone can tell of the damaged checkpoint;
+    test_package.py and test_end_to_end.py hear it warn in a worker and under hydra."""
+    from fairseq_cli.train import cli_main
+
+    path = save(tmp_path / "checkpoint_last.pt")
+    path.write_bytes(path.read_bytes()[:300])
+    options = ("--arch", "transformer", *TINY_TRANSFORMER, "--criterion", "restricted_softbleu")
+    arguments = ["fairseq-train", *train_arguments(joined_data, tmp_path, *options)]
+    monkeypatch.setattr(sys, "argv", list(map(str, arguments)))
+    with pytest.raises(UsageError, match="was cut short"):
+        cli_main()
 
 
 def test_following_a_task_changes_that_task_alone():

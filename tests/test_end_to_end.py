@@ -474,7 +474,7 @@ model:
   decoder: {{embed_dim: 16, ffn_embed_dim: 32, layers: 1, attention_heads: 2}}
 """
     )
-    run(
+    trained = run(
         "fairseq_cli.hydra_train",
         "--config-dir",
         config,
@@ -482,6 +482,7 @@ model:
         "base",
         f"hydra.run.dir={tmp_path / 'hydra'}",
     )
+    assert "nll gets worse as BLEU improves" in trained.stdout + trained.stderr
     state = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
     assert state["model"]["decoder.sb_projection.weight"].shape[1] == 16
     assert (

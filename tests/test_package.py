@@ -113,6 +113,7 @@ def test_spawned_workers_import_the_user_dir(joined_data, tmp_path):
     )
     assert result.returncode == 0, result.stdout[-3000:]
     assert (tmp_path / "run" / "checkpoint_last.pt").exists()
+    assert "nll gets worse as BLEU improves" in result.stdout  # which training alone is told
 
 
 def python(code, path=ROOT):
