@@ -10,14 +10,9 @@ import subprocess
 import sys
 from typing import Callable, Iterator, Optional
 
-from ..files import PACKAGE
+from ..files import FAIRSEQS, PACKAGE
 from ..version import __version__
 
-FAIRSEQS = (
-    "fairseq",
-    "ve-fairseq",
-    "fairseq-fixed",
-)  # distributions that all install the module `fairseq`
 INSTALL = "pip install 'fairseq-klang[fairseq]'"
 
 # what fairseq does with --user-dir, then a look at whether the criterion is there
@@ -170,7 +165,7 @@ def examine() -> Iterator[Finding]:
     ):
         yield check_module(module, distribution)
     yield check_optional("ctranslate2", "ctranslate2", "export", "klang export and klang translate")
-    yield check_optional("sklearn", "scikit-learn", "analysis", "scripts/study_autoencoding.py")
+    yield check_optional("sklearn", "scikit-learn", "analysis", "klang study autoencoding")
     yield check_commands()
     yield check_user_dir()
     yield check_scoring()

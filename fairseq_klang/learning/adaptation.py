@@ -26,8 +26,7 @@ end); `stopped`: None, or why the steps were taken back."""
 
 
 def sentence_seed(sentences: Sequence[torch.Tensor]) -> int:
-    """A whole number that depends on the tokens of the sentences (a list of [n]) and on nothing
-    else."""
+    """A whole number that depends only on the tokens of the sentences (a list of [n])."""
     return zlib.crc32(
         b"|".join(sentence.cpu().numpy().astype("<i8").tobytes() for sentence in sentences)
     )
@@ -36,9 +35,8 @@ def sentence_seed(sentences: Sequence[torch.Tensor]) -> int:
 def adaptable_parameters(model: nn.Module, which: str) -> List[nn.Parameter]:
     """The parameters that learning may change.
 
-    `encoder`: those of the encoder alone; a table that the decoder uses too stays as it is, for
-        there the decoder stands
-    still. `all`: every one.
+    which: `encoder`, those of the encoder alone: a table that the decoder uses too stays as it is,
+        since the decoder stands still; `all`, every one.
     """
     if which == "all":
         return list(model.parameters())
@@ -61,8 +59,9 @@ class Adapter:
         steps: on the source, N; lr: of Adam; parameters: `encoder` or `all`.
         patience: stop when the objective has risen this many times in a row; 0 never does.
         seed: of noise, dropout and replay, together with the sentence itself.
-        replay, ratio: a :class:`Replay` and its steps for each step on the source (0.5 is one after
-            every second).
+        replay: what has `loss(model, seed, device)`, the loss of a translation step, such as
+            :class:`fairseq_klang.tasks.adapting.Replay`; None takes no such steps.
+        ratio: steps on replay data for each step on the source (0.5 is one after every second).
     Raises:
         UsageError: half precision, in which small steps are lost; nothing to change.
     """
@@ -107,18 +106,16 @@ class Adapter:
 
     @contextlib.contextmanager
     def adapted(self, sentences: Sequence[torch.Tensor]) -> Iterator[LearnReport]:
-        """Learn from `sentences` (a list of [n]) and yield the :class:`LearnReport`; afterwards all
-        is as it was at the start.
+        """Learn from `sentences` (a list of [n]) and yield the :class:`LearnReport`.
 
-        All: weights, optimiser, random state, train or eval mode of each module, and which
-            parameters take gradients.
+        Afterwards weights, optimiser, random state, the mode of each module (train or eval) and the
+        choice of parameters that take gradients are as they were at the start.
         """
         with self._random_state():
             try:
                 report = self.learn(sentences)
-                torch.manual_seed(
-                    self._seeds(sentences)[0]
-                )  # sampling depends on the sentence alone, too
+                # Sampling depends on the sentence alone, too.
+                torch.manual_seed(self._seeds(sentences)[0])
                 yield report
             finally:
                 self.restore(self.origin)
@@ -147,8 +144,7 @@ class Adapter:
         return LearnReport(losses, before, after, stopped)
 
     def _measure(self, sentences, key):
-        """The objective per unit as it is now, without noise and in the modules' own mode, which is
-        that of evaluation."""
+        """The objective per unit as it is now, without noise, the modules in evaluation mode."""
         with torch.no_grad():
             result = self.clean(
                 self.model,
@@ -206,8 +202,8 @@ class Adapter:
 
     @contextlib.contextmanager
     def _training(self):
-        """Every module in training mode and only the chosen parameters with gradients, until the
-        end of the block."""
+        """Inside the block every module is in training mode and only the chosen parameters take
+        gradients."""
         modes = [(module, module.training) for module in self.model.modules()]
         flags = [(p, p.requires_grad) for p in self.model.parameters()]
         try:
@@ -228,7 +224,7 @@ class Adapter:
                 parameter.requires_grad_(flag)
 
     def state(self) -> Tuple[List[torch.Tensor], Any, float]:
-        """A copy of what learning changes: the chosen weights, the optimiser's state, and the
+        """A copy of all that learning changes: the chosen weights, the optimiser's state, and the
         replay steps that are due."""
         return (
             [p.detach().clone() for p in self.chosen],

@@ -50,9 +50,8 @@ def add_autoencoder(
     Every other tensor keeps its initial value, and torch's random state stays as it was.
     Raises UsageError where the model's sizes do not allow the form.
     """
-    form = (
-        getattr(args, "autoencoder", None) or "none"
-    )  # older hydra gives None for a missing option
+    # Older hydra gives None for a missing option.
+    form = getattr(args, "autoencoder", None) or "none"
     AutoencoderConfig.check(form)
     if form == "none":
         return
@@ -81,8 +80,8 @@ def add_autoencoder(
 
 
 def source_projection(dim: int, embed_tokens: nn.Module) -> nn.Linear:
-    """An output layer [V_source, dim] for the language of the table `embed_tokens`; always a table
-    of its own."""
+    """An output layer [V_source, dim] for the language of the table `embed_tokens`, with which it
+    shares nothing."""
     layer = nn.Linear(dim, embed_tokens.num_embeddings, bias=False)
     nn.init.normal_(layer.weight, mean=0, std=dim**-0.5)
     return layer
@@ -112,10 +111,9 @@ def source_decoder(model: nn.Module) -> nn.Module:
 
 
 def reconstruction_model(model: nn.Module) -> FairseqEncoderDecoderModel:
-    """An encoder-decoder of the source language onto itself, to generate reconstructions with;
-    shares every tensor.
+    """An encoder-decoder of the source language onto itself, which generates reconstructions.
 
-    Raises UsageError for a model without an autoencoder.
+    It shares every tensor with `model`. Raises UsageError for a model without an autoencoder.
     """
     check_source_passes(model, "autoencoding", "reconstruction")
     return FairseqEncoderDecoderModel(model.encoder, source_decoder(model))

@@ -212,7 +212,7 @@ class Replay:
         return result.weighted.sum() / sample["ntokens"]
 
 
-def _row(sample, row, sentence, pad):
+def _row(sample: Sample, row: int, sentence: torch.Tensor, pad: int) -> Sample:
     """The batch of one that holds the sentence of `row` without padding; pad: the target's."""
 
     def cut(part: Dict[str, Any]) -> Dict[str, Any]:
@@ -226,15 +226,12 @@ def _row(sample, row, sentence, pad):
         cut(sample["net_input"]),
         src_tokens=sentence[None].to(sample["net_input"]["src_tokens"].device),
     )
-    if (
-        alone.get("target") is not None
-    ):  # for --score-reference; the decoder's input is padded where the target is
-        there = alone["target"][0].ne(pad)
+    if alone.get("target") is not None:  # for --score-reference
+        there = alone["target"][0].ne(pad)  # the decoder's input is padded at the same places
         alone["target"] = alone["target"][:, there]
-        if alone["net_input"].get("prev_output_tokens") is not None:
-            alone["net_input"]["prev_output_tokens"] = alone["net_input"]["prev_output_tokens"][
-                :, there
-            ]
+        previous = alone["net_input"].get("prev_output_tokens")
+        if previous is not None:
+            alone["net_input"]["prev_output_tokens"] = previous[:, there]
     return alone
 
 
@@ -282,10 +279,10 @@ class AdaptingTask(TranslationDualHeadTask):
         return super().build_generator(models, args, *more, **kwargs)
 
     def _save_at_exit(self, models):
-        """fairseq's commands end without a word to the task, so Python's own end is used; it comes
-        after an interrupt too.
+        """Write the adapted model when Python ends, after an interrupt too.
 
-        Raises UsageError where the model could not be written.
+        fairseq's commands do not tell a task that they end. Raises UsageError for a place where the
+        model could not be written.
         """
         path, trained = self.cfg.adapt_save, utils.split_paths(self.cfg.path or "")
         if len(models) > 1 or len(trained) != 1:
@@ -300,7 +297,7 @@ class AdaptingTask(TranslationDualHeadTask):
                 f"--adapt-save {path}: {place} does not exist or cannot be written; name another "
                 "place"
             )
-        if os.path.realpath(path) == os.path.realpath(trained[0]):
+        if real == os.path.realpath(trained[0]):
             raise UsageError(
                 f"--adapt-save {path} is the checkpoint of --path, whose optimiser would be lost; "
                 "name another file"
@@ -318,9 +315,8 @@ class AdaptingTask(TranslationDualHeadTask):
 
         atexit.register(save)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(
-                signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
-            )  # its default ends without exit handlers
+            # The default of SIGTERM ends without exit handlers.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def _adapter(self, model, replay):
         cfg = self.cfg
