@@ -181,7 +181,8 @@ def read_heads(model: nn.Module, net_input: Dict[str, torch.Tensor]) -> Optional
         UsageError: a model with an adaptive softmax, which has no logits over the vocabulary, or
             one that is no encoder-decoder scoring each token given those before it.
     """
-    inner, decoder = _unwrapped(model), getattr(model, "decoder", None)
+    inner = _unwrapped(model)
+    decoder = getattr(inner, "decoder", None)
     parameters = inspect.signature(inner.forward).parameters
     needed = {
         name
@@ -207,15 +208,11 @@ def read_heads(model: nn.Module, net_input: Dict[str, torch.Tensor]) -> Optional
     head = linear_head(decoder)
     if head is None:
         return None
-    if "features_only" in parameters:
+    if isinstance(decoder, DualHeadDecoder):
         features, extra = model(**net_input, features_only=True)
-    elif _in_data_parallel(model):
-        # Features taken past the wrapper's forward would leave its gradient exchange unprepared.
-        return None
+        ce, sb = extra.pop("heads")
     else:
-        features, extra = model.extract_features(**net_input)
-    heads = extra.pop("heads", None) if isinstance(extra, dict) else None
-    ce, sb = heads or (_alias(head, decoder), _alias(head, decoder))
+        (features, ce, sb), extra = _forward_to_features(model, decoder, head, net_input)
     quantizer = quantizer_of(decoder)
     return Heads(features if quantizer is None else quantizer.rows(features), ce, sb, extra)
 
@@ -226,9 +223,19 @@ def _unwrapped(model):
     return model
 
 
-def _in_data_parallel(model):
-    while hasattr(model, "module"):
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            return True
-        model = model.module
-    return False
+def _forward_to_features(model, decoder, head, net_input):
+    """((features, head, head), extra) of a model with one head, by its own forward.
+
+    That forward may be the one of a wrapper such as DistributedDataParallel, which prepares its
+    exchange of gradients there and looks for unused parameters in what it returns. So the decoder's
+    output layer hands out the features and the head for this one call.
+    """
+    decoder.output_layer = lambda features: (
+        features,
+        _alias(head, decoder),
+        _alias(head, decoder),
+    )
+    try:
+        return model(**net_input)
+    finally:
+        del decoder.output_layer
