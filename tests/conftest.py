@@ -1,34 +1,26 @@
-"""The fixtures that all tests share: binarised toy data, and log levels that are put back."""
+"""The fixtures that all tests share: binarised toy data, and a log that is put back."""
 
-import logging
+import os
 
-import pytest
+# Two workers on two cores: threads of one would wait for those of the other. Read when torch loads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from helpers.running import binarise
+import pytest  # noqa: E402
 
-
-def loggers():
-    """{name: logger} of every logger there is, the root under the name ''."""
-    made = {
-        name: logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if isinstance(logger, logging.Logger)
-    }
-    return {"": logging.root, **made}
+from helpers.running import (  # noqa: E402
+    TINY_TRANSFORMER,
+    binarise,
+    log_as_it_was,
+    run,
+    train_arguments,
+)
 
 
 @pytest.fixture(autouse=True)
-def log_levels():
-    """Puts back every logger's level: some tests call commands that quieten the log, and others
-    read what a training logs."""
-    levels, disabled = (
-        {name: logger.level for name, logger in loggers().items()},
-        logging.root.manager.disable,
-    )
-    yield
-    for name, logger in loggers().items():
-        logger.setLevel(levels.get(name, logging.NOTSET))
-    logging.disable(disabled)
+def log_as_before():
+    """Some tests call commands that quieten the log, and others read what a training logs."""
+    with log_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +33,14 @@ def joined_data(tmp_path_factory):
 def separate_data(tmp_path_factory):
     """Toy data with separate dictionaries."""
     return binarise(tmp_path_factory.mktemp("separate"), joined=False)
+
+
+@pytest.fixture(scope="session")
+def trained(joined_data, tmp_path_factory):
+    """A checkpoint with a linear autoencoder, and the log of its training."""
+    folder = tmp_path_factory.mktemp("trained")
+    model = ("--arch", "transformer_dualhead", "--autoencoder", "linear", *TINY_TRANSFORMER)
+    task = ("--task", "translation_autoencoding", "--ae-weight", "0.5")
+    criterion = ("--criterion", "label_smoothed_cross_entropy")
+    arguments = train_arguments(joined_data, folder, *model, *task, *criterion, "--max-epoch", "6")
+    return folder / "checkpoint_last.pt", run("fairseq_cli.train", *arguments)

@@ -17,6 +17,7 @@ from helpers.running import (
     USER_DIR,
     binarise,
     run,
+    spawn,
     train_arguments,
     train_in_two_processes,
 )
@@ -41,6 +42,7 @@ def train(
     architecture="transformer_dualhead",
     criterion="restricted_softbleu",
     check=True,
+    command=run,
 ):
     arguments = train_arguments(
         data,
@@ -52,28 +54,24 @@ def train(
         criterion,
         *more,
     )
-    return run("fairseq_cli.train", *arguments, check=check)
+    return command("fairseq_cli.train", *arguments, check=check)
 
 
 def generate(
-    data, checkpoint, *more, subset="test", check=True, module="fairseq_cli.generate", **options
+    data,
+    checkpoint,
+    *more,
+    subset="test",
+    check=True,
+    module="fairseq_cli.generate",
+    command=run,
+    **options,
 ):
-    return run(
+    return command(
         module,
         data,
-        "--user-dir",
-        USER_DIR,
-        "--path",
-        checkpoint,
-        "--cpu",
-        "--gen-subset",
-        subset,
-        "-s",
-        "de",
-        "-t",
-        "en",
-        "--required-batch-size-multiple",
-        "1",
+        *("--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--gen-subset", subset),
+        *("-s", "de", "-t", "en", "--required-batch-size-multiple", "1", "--max-len-b", "20"),
         *more,
         check=check,
         **options,
@@ -93,6 +91,16 @@ def rows(result, split):
 @pytest.mark.parametrize("criterion", CRITERIONS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_train_validate_generate_interactive(joined_data, tmp_path, architecture, criterion):
+    check_four_commands(joined_data, tmp_path, architecture, criterion, run)
+
+
+@pytest.mark.slow
+def test_four_commands_in_processes_of_their_own(joined_data, tmp_path):
+    check_four_commands(joined_data, tmp_path, "transformer_dualhead", "restricted_softbleu", spawn)
+
+
+def check_four_commands(joined_data, tmp_path, architecture, criterion, command):
+    """Train, validate, generate and interactive, each by `command`."""
     trained = train(
         joined_data,
         tmp_path,
@@ -101,6 +109,7 @@ def test_train_validate_generate_interactive(joined_data, tmp_path, architecture
         *CRITERIONS[criterion],
         architecture=architecture,
         criterion=criterion,
+        command=command,
     )
     # Sizes are no multiples of 8; every sentence is there all the same.
     updates = rows(trained, "train_inner")
@@ -109,10 +118,9 @@ def test_train_validate_generate_interactive(joined_data, tmp_path, architecture
     if criterion == "restricted_softbleu":
         assert 0 < float(rows(trained, "valid")[-1]["valid_sb"]) < 1
     checkpoint = tmp_path / "checkpoint_last.pt"
-    assert sorted(hypotheses(generate(joined_data, checkpoint, subset="valid").stdout)) == list(
-        range(SPLITS["valid"])
-    )
-    validated = run(
+    generated = generate(joined_data, checkpoint, subset="valid", command=command)
+    assert sorted(hypotheses(generated.stdout)) == list(range(SPLITS["valid"]))
+    validated = command(
         "fairseq_cli.validate",
         joined_data,
         "--user-dir",
@@ -134,7 +142,11 @@ def test_train_validate_generate_interactive(joined_data, tmp_path, architecture
     name = "loss" if "loss" in row else "valid_loss"
     assert float(row[name]) == float(rows(trained, "valid")[-1]["valid_loss"])
     interactive = generate(
-        joined_data, checkpoint, module="fairseq_cli.interactive", stdin="au bv\ncw\n"
+        joined_data,
+        checkpoint,
+        module="fairseq_cli.interactive",
+        stdin="au bv\ncw\n",
+        command=command,
     )
     assert sorted(hypotheses(interactive.stdout)) == [0, 1]
 
@@ -148,7 +160,7 @@ def test_whole_splits_are_used(joined_data, tmp_path):
 
 
 def test_splits_of_7_and_1014_sentences(tmp_path):
-    """The sizes at which fairseq's main branch drops everything, or six sentences (DESIGN 7)."""
+    """The sizes at which fairseq's main branch drops everything, or six sentences."""
     data = binarise(tmp_path, joined=True, splits={"train": 7, "valid": 1014, "test": 7})
     trained = train(data, tmp_path / "run", "--max-epoch", "1", *CRITERIONS["restricted_softbleu"])
     (row,) = rows(trained, "train")
@@ -420,6 +432,7 @@ def test_a_pickle_that_would_run_code_is_refused(joined_data, tmp_path):
     assert not (tmp_path / "attacked").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "quantised",
     [[], ["--qat-bits", "8", "--qat-gradient-bits", "8", "--qat-start-update", "1"]],
@@ -449,7 +462,7 @@ def test_two_processes_equal_one(joined_data, tmp_path, quantised):
         "restricted_softbleu",
         *common,
     )
-    found = train_in_two_processes(arguments, 20000 + os.getpid() % 20000)
+    found = train_in_two_processes(arguments)
     expected = rows(single, "train_inner")
     for key in ("loss", "nll_loss", "sb", "sb_p1", "sb_candidates", "gnorm"):
         assert [row[key] for row in found] == [row[key] for row in expected], key

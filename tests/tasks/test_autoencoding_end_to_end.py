@@ -1,6 +1,5 @@
 """Autoencoding and learning at inference through fairseq's commands, as a user types them."""
 
-import csv
 import json
 import logging
 import os
@@ -19,13 +18,13 @@ from fairseq_klang.checkpoints.reading import load_checkpoint
 from fairseq_klang.errors import UsageError
 from helpers.models import SMALL, build
 from helpers.running import (
-    ROOT,
     SPLITS,
     TINY_LSTM,
     TINY_TRANSFORMER,
     USER_DIR,
     run,
     settled,
+    spawn,
     train_arguments,
     train_in_two_processes,
 )
@@ -58,24 +57,13 @@ def generate(
     check=True,
     **options,
 ):
-    return run(
+    # What is saved when a process ends needs one.
+    return (spawn if "--adapt-save" in more else run)(
         module,
         data,
-        "--user-dir",
-        USER_DIR,
-        "--path",
-        checkpoint,
-        "--cpu",
-        "--gen-subset",
-        subset,
-        "-s",
-        "de",
-        "-t",
-        "en",
-        *task,
-        "--required-batch-size-multiple",
-        "1",
-        *more,
+        *("--user-dir", USER_DIR, "--path", checkpoint, "--cpu", "--gen-subset", subset),
+        *("-s", "de", "-t", "en", *task, "--required-batch-size-multiple", "1"),
+        *("--max-len-b", "20", *more),
         check=check,
         **options,
     )
@@ -107,24 +95,6 @@ def refusal(result):
     assert result.returncode == 1, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     return result.stderr.strip().splitlines()[-1]
-
-
-@pytest.fixture(scope="module")
-def trained(joined_data, tmp_path_factory):
-    """A checkpoint with a linear autoencoder, and the log of its training."""
-    folder = tmp_path_factory.mktemp("trained")
-    log = train(
-        joined_data,
-        folder,
-        "--autoencoder",
-        "linear",
-        *CE,
-        "--ae-weight",
-        "0.5",
-        "--max-epoch",
-        "6",
-    )
-    return folder / "checkpoint_last.pt", log
 
 
 @pytest.fixture(scope="module")
@@ -569,108 +539,7 @@ def test_what_cannot_adapt_is_refused_when_the_generator_is_built(joined_data, t
     refuse("target side only", FairseqLanguageModel(model.decoder))
 
 
-def study(*arguments):
-    """scripts/study_autoencoding.py in this process."""
-    import study_autoencoding
-
-    return study_autoencoding.main(
-        [
-            *map(str, arguments),
-            "--seeds",
-            "1",
-            "2",
-            "--stream",
-            "test",
-            "--batch",
-            "3",
-            "--every",
-            "1",
-            "--clusters",
-            "3",
-            "--samples",
-            "40",
-            "--pretrain-epochs",
-            "1",
-        ]
-    )
-
-
-def test_the_experiments_write_their_tables_and_go_on(
-    joined_data, trained, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.syspath_prepend(os.path.join(ROOT, "scripts"))
-    corpus, out = tmp_path / "corpus", tmp_path / "out"
-    (corpus / "raw").mkdir(parents=True)
-    os.symlink(joined_data, corpus / "bin")
-    for split in SPLITS:
-        for language in ("de", "en"):
-            os.symlink(
-                os.path.join(os.path.dirname(joined_data), f"{split}.{language}"),
-                corpus / "raw" / f"{split}.{language}",
-            )
-    where = ["--data", corpus, "--out", out]
-    assert study("stream", *where) == 2 and "run the study's base first" in capsys.readouterr().err
-    where += ["--checkpoint", trained[0]]
-    assert study("stream", *where) == 0
-    table = read_csv(out / "stream.csv")
-    # 7 test sentences in batches of 3, twice: 5 measurements after the one at the start, and 2
-    # systems with one; 2 seeds
-    assert len(table) == 2 * (2 * 6 + 2) and (out / "stream.png").stat().st_size > 10000
-    assert {int(row["sentences"]) for row in table} == {0, 3, 6, 9, 12, 14}
-    starts = {
-        row["bleu"]
-        for row in table
-        if row["sentences"] == "0" and row["system"] != "each sentence, reset"
-    }
-    assert len(starts) == 1
-    # stopped after two measurements of one system: the rest comes out the same
-    before, folder = (out / "stream.csv").read_text(), out / "stream" / "learning-seed1"
-    os.remove(folder / "rows.json")
-    import study_autoencoding
-
-    real, calls = study_autoencoding._measure, []
-
-    def stopping(*arguments):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(study_autoencoding, "_measure", stopping)
-    assert study("stream", *where) == 130 and (folder / "state.pt").exists()
-    assert study("stream", *where) == 0
-    assert (out / "stream.csv").read_text() == before and len(calls) == 4 + 3
-    assert study("ratio", *where, "--ratios", "1", "inf") == 0
-    table = read_csv(out / "ratio.csv")
-    assert [row["ratio"] for row in table] == ["0", "1.0", "1.0", "inf", "inf"] and read_csv(
-        out / "alpha_star.csv"
-    )[0]["seeds"] == "2"
-    # trainings that are finished are read, not run
-    for seed in (1, 2):
-        for name in ("source", "scratch", "pretrained"):
-            run_folder = out / "pretrain" / f"{name}-seed{seed}"
-            run_folder.mkdir(parents=True)
-            (run_folder / "trained").touch()
-            os.symlink(trained[0], run_folder / "checkpoint1.pt")
-            row = {"epoch": 1, "valid_bleu": str(seed), "valid_num_updates": "5"}
-            (run_folder / "train.log").write_text(
-                f"2026-01-01 | INFO | valid | {json.dumps(row)}\n"
-            )
-    assert study("pretrain", *where) == 0 and study("skeleton", *where) == 0
-    assert [(row["system"], row["bleu"]) for row in read_csv(out / "pretrain.csv")] == [
-        ("scratch", "1.0"),
-        ("pretrained", "1.0"),
-        ("scratch", "2.0"),
-        ("pretrained", "2.0"),
-    ]
-    assert [row["seed"] for row in read_csv(out / "skeleton.csv")] == ["1", "2"]
-
-
-def read_csv(path):
-    with open(path, newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
+@pytest.mark.slow
 def test_two_processes_equal_one(joined_data, tmp_path):
     """legacy_ddp over gloo with halves that take turns; same losses as one process with
     --update-freq 2."""
@@ -689,9 +558,7 @@ def test_two_processes_equal_one(joined_data, tmp_path):
     ]
     common += ["--max-tokens", "100"]
     single = train(joined_data, tmp_path / "one", *common, "--update-freq", "2")
-    found = train_in_two_processes(
-        command(joined_data, tmp_path / "two", *common), 41000 + os.getpid() % 20000
-    )
+    found = train_in_two_processes(command(joined_data, tmp_path / "two", *common))
     expected = rows(single, "train_inner")
     assert len(found) == 4
     for key in ("loss", "ae_loss", "gnorm"):
