@@ -11,7 +11,7 @@ from fairseq_klang.checks import doctor
 from fairseq_klang.data import prepare as preparing
 from helpers.checkpoints import save
 from helpers.outputs import REFERENCE, SYSTEM, generated
-from helpers.running import USER_DIR, run
+from helpers.running import USER_DIR, spawn
 
 COMMANDS = [
     "user-dir",
@@ -39,11 +39,11 @@ def klang(capsys, *arguments):
 
 
 def test_user_dir_prints_the_folder_and_nothing_else():
-    assert run("fairseq_klang.cli", "user-dir").stdout == USER_DIR + "\n"
+    assert spawn("fairseq_klang.cli", "user-dir").stdout == USER_DIR + "\n"
 
 
 def test_exit_status_of_a_process():
-    result = run("fairseq_klang.cli", "score", "--ref", "nowhere.en", "x", check=False)
+    result = spawn("fairseq_klang.cli", "score", "--ref", "nowhere.en", "x", check=False)
     assert result.returncode == 2 and result.stdout == ""
     assert (
         result.stderr.splitlines()[-1] == "klang: error: nowhere.en does not exist"

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from helpers.running import ROOT, TINY_TRANSFORMER, run, train_arguments
+from helpers.running import ROOT, TINY_TRANSFORMER, spawn, train_arguments
 
 
 def test_pip_installed_from_any_folder(joined_data, tmp_path):
@@ -138,7 +138,7 @@ def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
         "fairseq-klang: error: fairseq-klang needs fairseq (no such thing here): pip install "
         "'fairseq-klang[fairseq]'\n"
     )
-    doctor = run("fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": path})
+    doctor = spawn("fairseq_klang.cli", "doctor", check=False, env={"PYTHONPATH": path})
     assert doctor.returncode == 1 and "Traceback" not in doctor.stderr + doctor.stdout
     assert "pip install 'fairseq-klang[fairseq]'" in doctor.stdout + doctor.stderr
 
