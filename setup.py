@@ -30,6 +30,9 @@ EXPORT = [
     'ctranslate2==4.8.5; python_version >= "3.11"',
 ]
 
+# Pinned, so that a release of theirs changes no verdict; types are checked against today's torch.
+CHECKS = ["ruff==0.17.6", 'mypy==2.4.1; python_version >= "3.11"']
+
 setup(
     name="fairseq-klang",
     version=VERSION,
@@ -61,7 +64,7 @@ setup(
         "fairseq": FAIRSEQ,
         "export": EXPORT,
         "analysis": ["scikit-learn"],
-        "test": ["pytest", "pytest-xdist", "hypothesis", "scikit-learn", "ruff", "mypy", *EXPORT],
+        "test": ["pytest", "pytest-xdist", "hypothesis", "scikit-learn", *CHECKS, *EXPORT],
     },
     entry_points={"console_scripts": ["klang = fairseq_klang.cli:main"]},
     classifiers=[

@@ -362,6 +362,7 @@ def test_with_reset_neither_order_nor_batch_size_changes_a_translation(joined_da
     }
 
 
+@pytest.mark.slow
 def test_going_on_learning_with_replay_is_saved_as_a_checkpoint(
     joined_data, trained, plain, tmp_path
 ):
@@ -447,6 +448,7 @@ def test_a_generator_for_bleu_in_validation_adapts_nothing(joined_data, trained,
     assert texts(learnt) == texts(plain)
 
 
+@pytest.mark.slow
 def test_what_was_learnt_is_saved_when_the_command_is_told_to_end(joined_data, trained, tmp_path):
     command = [
         sys.executable,
@@ -480,6 +482,7 @@ def test_what_was_learnt_is_saved_when_the_command_is_told_to_end(joined_data, t
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_saved_is_an_error(joined_data, trained):
     flags = ["--adapt-steps", "1", "--adapt-reset", "never", "--adapt-save", "/dev/full"]
     result = generate(joined_data, trained[0], *flags, check=False)
