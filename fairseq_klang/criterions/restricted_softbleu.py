@@ -58,8 +58,8 @@ class RestrictedSoftBleuConfig(LabelSmoothedCrossEntropyCriterionConfig):
         default="linear",
         metadata={
             "help": (
-                "how cross-entropy and soft BLEU are combined; linear is CE * (1 + alpha * (1 "
-                "- SB))"
+                "how cross-entropy and soft BLEU are combined; linear is "
+                "CE * (1 + alpha * (1 - SB))"
             )
         },
     )
@@ -203,7 +203,7 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         RestrictedSoftBleuConfig.check(cfg)
         self.cfg = cfg
         self.epoch, self.num_updates = 1, 0
-        self.not_finite: Optional[Tuple[Tensor, int]] = None
+        self.unchecked: Optional[Tuple[Tensor, int]] = None
         dictionary = task.target_dictionary
         vocab = len(dictionary)
         self.topk = collision_size(vocab, cfg.k_lang) if cfg.sb_topk is None else cfg.sb_topk
@@ -322,20 +322,16 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
         the optimiser from stepping (it then runs the batch once more, and that is the pass which
         raises here).
         """
-        finite = torch.isfinite(loss.detach()).all()
+        current = torch.isfinite(loss.detach()).all(), self.num_updates
         now = loss.device.type == "cpu" or not model.training
-        for flag, update in (
-            (self.not_finite or (None, 0)),
-            (finite if now else None, self.num_updates),
-        ):
-            if flag is not None and not flag:
-                self.not_finite = None
+        earlier, self.unchecked = self.unchecked, None if now else current
+        for finite, update in filter(None, (earlier, current if now else None)):
+            if not finite:
                 raise NotFiniteError(
                     f"the loss is not finite (nan or inf) at update {update + 1}: nothing was "
-                    "changed by this batch. "
-                    "Lower --lr, set --clip-norm, or look for a damaged checkpoint or batch"
+                    "changed by this batch. Lower --lr, set --clip-norm, or look for a damaged "
+                    "checkpoint or batch"
                 )
-        self.not_finite = None if now else (finite, self.num_updates)
 
     def _log(
         self, loss: Tensor, parts: _Parts, target: Tensor, ntokens: int, sample_size: int
@@ -408,9 +404,8 @@ class RestrictedSoftBleuCriterion(FairseqCriterion):
             cls.warned = True
             logger.warning(
                 f"{unmatched} of {int(sentences)} target sentences have no token to score (empty, "
-                "or unknown words only): they train "
-                "cross-entropy alone; sb_unmatched logs their share. Check the data if that is not "
-                "meant"
+                "or unknown words only): they train cross-entropy alone; sb_unmatched logs their "
+                "share. Check the data if that is not meant"
             )
         log_mean("sb", sentences, 4)
         log_mean("sb_unmatched", sentences, 4)

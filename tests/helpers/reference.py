@@ -1,4 +1,4 @@
-"""The oracle of the tests: docs/loss.md as slow, obvious loops over sentences, positions, n-grams."""
+"""The oracle of the tests: docs/loss.md as slow loops over sentences, positions and n-grams."""
 
 import math
 
