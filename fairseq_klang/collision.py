@@ -27,7 +27,8 @@ def collision_size(vocab_size: int, k_lang: float = K_LANG) -> int:
 def min_bits(vocab_size: int, k_lang: float = K_LANG) -> int:
     """Bits that tell K_lang * V tokens apart: ceil(log2(K_lang * V)), at least 1.
 
-    Claim C14 of docs/claims.md: 8,000 -> 5, 32,000 -> 7, 56,652 -> 8. Raises ValueError as :func:`collision_size` does.
+    Claim C14 of docs/claims.md: 8,000 -> 5, 32,000 -> 7, 56,652 -> 8. Raises ValueError as
+    :func:`collision_size` does.
     """
     _check(vocab_size, k_lang)
     return max(1, math.ceil(math.log2(max(2.0, k_lang * vocab_size))))
