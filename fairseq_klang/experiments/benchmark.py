@@ -1,25 +1,5 @@
-"""Time and memory of the output layer and its loss, and of a whole training step, against fairseq's
-cross-entropy.
-
-    benchmark.py --out benchmark.csv                                   the whole grid, resumable
-    cell by cell benchmark.py --what head --vocab 8000 --rows 4096 --dim 256        one cell of it
-    benchmark.py --device cuda --dtype float16                         on a GPU, under autocast
-
-What is measured (--what):
-    head     the output layers and the loss alone, forward and backward, from features [B, T, d]
-    step     a whole training step of transformer_dualhead_b0 (d = 256) or _b1 (d = 512) with
-    fairseq's Adam ngrams   the soft n-gram part alone (T = 256, B = 16, all orders), beside a whole
-    step of the same size source   a whole step of each objective that learns from the source alone,
-    beside a training step of the same batch adapt    translating a batch (beam 5) with --task
-    translation_autoencoding --adapt-steps 0 and 1, beside --task translation
-ngrams, source and adapt are measured in one cell each: the smallest V and d of the grid, and its
-largest N. Every cell times its criterions in turn (A B C A B C ...) in one process, so that a noisy
-machine disturbs all alike; a ratio is the median of the rounds' ratios. Peak memory is that of one
-step in a fresh process, with the heads' weights and gradients and, for `step`, all of the model. N
-= B * T rows of T = 32; tokens are drawn from a Zipf distribution. One CSV row for each criterion of
-each cell; a cell that is in the file with all that is asked for is not measured again.
-scripts/plot_benchmark.py draws from that file alone.
-"""
+"""`klang benchmark time`: time and memory of the output layer and its loss, and of a whole training
+step, against fairseq's cross-entropy."""
 
 import argparse
 import csv
@@ -34,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any, Dict, Sequence
 
 import torch
 from fairseq import optim, tasks
@@ -45,12 +26,13 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from tqdm import tqdm
 
+from .. import register
 from ..collision import collision_size
 from ..compat import HAS_TORCH_LINEAR_CROSS_ENTROPY
 from ..criterions.fused_cross_entropy import FusedCrossEntropyConfig, FusedCrossEntropyCriterion
 from ..criterions.restricted_softbleu import RestrictedSoftBleuConfig, RestrictedSoftBleuCriterion
-from ..errors import KlangError, exit_status
-from ..files import git_hash, versions
+from ..errors import KlangError
+from ..files import PACKAGE, git_hash, versions, written
 from ..learning.objectives import SourceObjective, strip_padding
 from ..losses import combine, soft_bleu
 from ..losses.soft_bleu import _score, target_masks
@@ -59,10 +41,32 @@ from ..tasks.translation_autoencoding import (
     TranslationAutoencodingConfig,
     TranslationAutoencodingTask,
 )
+from .options import number, seed_number
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(PACKAGE)
+EPILOG = """\
+examples:
+  klang benchmark time --out benchmark.csv                 the whole grid, resumable cell by cell
+  klang benchmark time --what head --vocab 8000 --rows 4096 --dim 256      one cell of it
+  klang benchmark time --device cuda --dtype float16       on a GPU, under autocast
 
+What is measured (--what):
+  head     the output layers and the loss alone, forward and backward, from features [B, T, d]
+  step     a whole training step of transformer_dualhead_b0 (d = 256) or _b1 (d = 512) with
+           fairseq's Adam
+  ngrams   the soft n-gram part alone (T = 256, B = 16, all orders), beside a whole step of the same
+           size
+  source   a whole step of each objective that learns from the source alone, beside a training step
+           of the same batch
+  adapt    translating a batch (beam 5) with --task translation_autoencoding --adapt-steps 0 and 1,
+           beside --task translation
+ngrams, source and adapt are measured in one cell each: the smallest V and d of the grid, and its
+largest N. Every cell times its criterions in turn (A B C A B C ...) in one process, so that a noisy
+machine disturbs all alike; a ratio is the median of the rounds' ratios to fairseq_ce (translate, of
+adapt). Peak memory is that of one step in a fresh process, with the heads' weights and gradients
+and, for `step`, all of the model. N = B * T rows of T = 32; tokens are drawn from a Zipf
+distribution. One CSV row for each criterion of each cell; a cell that is in the file with all that
+is asked for is not measured again. klang benchmark plot draws from that file alone.
+"""
 
 LENGTH = 32
 EPSILON = 0.1  # label smoothing, as the field trains
@@ -95,8 +99,9 @@ ONE_CELL = {
     "source": ["fairseq_ce", *SOURCE_STEPS],
     "adapt": list(ADAPT_STEPS),
 }
+BASE = {"adapt": "translate"}  # what the ratios of a cell refer to; fairseq_ce elsewhere
 # Floating-point operations of the matrix products in units of N * V * d: a head's forward is 2, its
-# backward 4 (DESIGN 2).
+# backward 4 (docs/performance.md).
 FLOPS = {"fairseq_ce": 6, "fused_ce": 6, "torch_ce": 6, "dense": 12, "klang": 8, "klang_clipped": 8}
 FIELDS = (
     "what vocab rows dim criterion topk median_s p20_s p80_s ratio peak_mib gflop gemm_gflops "
@@ -212,7 +217,7 @@ def build_task(vocab, adapt_steps=None):
 
 
 def build_criterion(name, task):
-    """The criterion that `name` stands for, at label smoothing 0.1 and DESIGN's defaults."""
+    """The criterion that `name` stands for, at label smoothing 0.1 and the criterion's defaults."""
     if name in SOURCE_STEPS:
         return SourceCriterion(SOURCE_STEPS[name][1], task)
     if name == "fairseq_ce":
@@ -393,14 +398,15 @@ def peak_memory(what, vocab, rows, dim, name, options):
     """Peak MiB that one step adds to a fresh process which holds the batch and, for `head`, the
     decoder states."""
     command = [
-        sys.executable,
-        os.path.abspath(__file__),
+        *[sys.executable, "-m", "fairseq_klang.cli", "benchmark", "time"],
         "--peak-of",
         json.dumps([what, vocab, rows, dim, name]),
     ]
     for option in ("device", "dtype", "seed", "threads"):
         command += [f"--{option}", str(getattr(options, option))]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    path = os.pathsep.join(filter(None, [os.path.dirname(PACKAGE), os.environ.get("PYTHONPATH")]))
+    environment = dict(os.environ, PYTHONPATH=path)
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
     if found.returncode:
         raise BenchmarkError(
             f"{name} at V = {vocab}, N = {rows}, d = {dim} failed (see above); is there memory "
@@ -415,14 +421,16 @@ def print_peak(what, vocab, rows, dim, name, options):
     small.step(build_criterion(name, small.task))
     del small
     criterion = build_criterion(name, build_task(vocab))
-    before = resident(options.device)
+    if options.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()  # the small step's is none of this one
+    before = peak(options.device)
     cell = Cell(what, vocab, rows, dim, options)
     cell.step(criterion)
-    print(resident(options.device) - before)
+    print(peak(options.device) - before)
 
 
-def resident(device):
-    """The peak of the process so far in MiB: of the GPU's memory, or resident."""
+def peak(device: str) -> float:
+    """The peak in MiB: of the GPU's memory since the last reset, or of the resident process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     try:
@@ -445,8 +453,8 @@ def quantile(values, share):
 
 
 def table_rows(times, peaks, what, vocab, rows, dim, options, common):
-    """The CSV rows of one cell."""
-    base = next(iter(times.values()))
+    """The CSV rows of one cell; a ratio is to BASE's time, in whatever order they are measured."""
+    base = times[BASE.get(what, "fairseq_ce")]
     gemm = times.get("gemm")
     rate = 2 * rows * vocab * dim / statistics.median(gemm) / 1e9 if gemm else None
     for name, values in times.items():
@@ -495,21 +503,20 @@ def read_rows(path):
         if reader.fieldnames != FIELDS:
             raise BenchmarkError(f"{path} has other columns; choose another --out")
         rows = list(reader)
-    for number, row in enumerate(rows, 2):
+    for line, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise BenchmarkError(
-                f"{path} is damaged at line {number}; remove that line or choose another --out"
+                f"{path} is damaged at line {line}; remove that line or choose another --out"
             )
     return rows
 
 
-def write_rows(path, rows):
+def write_rows(path: str, rows: Sequence[Dict[str, Any]]) -> None:
     """Write the CSV; the file is replaced when it is complete."""
-    with open(f"{path}.partial", "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, FIELDS)
+    with written(path) as stream:
+        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(f"{path}.partial", path)
 
 
 def cells(options):
@@ -528,26 +535,25 @@ def cells(options):
             yield what, vocab, rows, dim
 
 
-def run(options):
+def run(options: argparse.Namespace) -> int:
     """Measure what is not in the file yet, cell by cell."""
+    register()
+    logging.disable(logging.INFO)  # the criterions' notes between the progress bars
     if options.device == "cuda" and not torch.cuda.is_available():
         raise BenchmarkError("--device is cuda, but torch sees no GPU; use cpu")
-    for option, legal in (
-        ("rows", lambda n: n >= LENGTH and n % LENGTH == 0),
-        ("vocab", lambda v: v >= 200),
-    ):
-        for value in getattr(options, option):
-            if not legal(value):
-                raise BenchmarkError(
-                    f"--{option} is {value}; it must be "
-                    f"{'a multiple of 32' if option == 'rows' else '200 or more'}"
-                )
-    for option in ("rounds", "threads"):
-        if getattr(options, option) < 1:
-            raise BenchmarkError(f"--{option} is {getattr(options, option)}; it must be 1 or more")
+    for value in options.rows:
+        if value % LENGTH:
+            raise BenchmarkError(f"--rows is {value}; it must be a multiple of {LENGTH}")
+    if "fairseq_ce" not in options.criterion:
+        options.criterion.insert(0, "fairseq_ce")  # what the ratios refer to
     torch.set_num_threads(options.threads)
     if options.peak_of:
-        return print_peak(*json.loads(options.peak_of), options)
+        try:
+            what, vocab, rows, dim, name = json.loads(options.peak_of)
+        except ValueError:
+            raise BenchmarkError("--peak-of is for klang's own use") from None
+        print_peak(what, vocab, rows, dim, name, options)
+        return 0
     rows_so_far = read_rows(options.out)
     write_rows(
         options.out, rows_so_far
@@ -586,8 +592,8 @@ def run(options):
     ]
     if len(todo) < len(grid):
         print(f"{len(grid) - len(todo)} of {len(grid)} cells are in {options.out} already")
-    for number, (what, vocab, rows, dim) in enumerate(todo, 1):
-        title = f"cell {number} of {len(todo)}: {what}, V {vocab}, N {rows}, d {dim}"
+    for place, (what, vocab, rows, dim) in enumerate(todo, 1):
+        title = f"cell {place} of {len(todo)}: {what}, V {vocab}, N {rows}, d {dim}"
         chosen = ONE_CELL.get(what, names)
         peaks = {}
         if what not in ONE_CELL:
@@ -607,60 +613,64 @@ def run(options):
         for row in found:
             print(
                 f"  {row['criterion']:14} {row['median_s']:8.3f} s   {row['ratio']:.2f} x "
-                f"{found[0]['criterion']}   {row['peak_mib'] or '-':>8} MiB"
+                f"{BASE.get(what, 'fairseq_ce')}   {row['peak_mib'] or '-':>8} MiB"
             )
+    return 0
 
 
-def main():
-    """Parse the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog="\n".join(__doc__.splitlines()[2:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `klang benchmark time`."""
+    parser.epilog = EPILOG
     parser.add_argument(
         "--out",
         default="benchmark.csv",
         metavar="CSV",
-        help="rows are added to this file (benchmark.csv)",
+        help="rows are added to this file (default: benchmark.csv)",
     )
-    parser.add_argument("--what", nargs="+", choices=WHAT, default=list(WHAT))
-    parser.add_argument("--vocab", nargs="+", type=int, default=[8000, 32000, 56652], metavar="V")
     parser.add_argument(
-        "--rows",
+        "--what", nargs="+", choices=WHAT, default=list(WHAT), help="default: all of them"
+    )
+    grid = [("vocab", 200, "V", [8000, 32000, 56652], "types of the dictionary")]
+    grid += [("rows", LENGTH, "N", [1024, 4096], "target tokens of a batch")]
+    for name, low, metavar, default, text in grid:
+        told = " ".join(map(str, default))
+        parser.add_argument(
+            f"--{name}",
+            nargs="+",
+            type=number(int, low),
+            default=default,
+            metavar=metavar,
+            help=f"{text} (default: {told})",
+        )
+    parser.add_argument(
+        "--dim",
         nargs="+",
         type=int,
-        default=[1024, 4096],
-        metavar="N",
-        help="target tokens of a batch",
-    )
-    parser.add_argument(
-        "--dim", nargs="+", type=int, choices=sorted(ARCHITECTURES), default=[256, 512], metavar="D"
+        choices=sorted(ARCHITECTURES),
+        default=sorted(ARCHITECTURES),
+        help="d (default: both)",
     )
     parser.add_argument(
         "--criterion",
         nargs="+",
         choices=CRITERIONS,
         default=list(CRITERIONS),
-        help=", ".join(CRITERIONS),
+        help="default: all of them",
     )
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=number(int, 1), default=7, metavar="N", help="default: 7")
+    parser.add_argument(
+        "--threads",
+        type=number(int, 1),
+        default=torch.get_num_threads(),
+        metavar="N",
+        help="default: what torch takes",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
         default="float32",
-        help="other than float32: under autocast",
+        help="other than float32: under autocast (default: float32)",
     )
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=seed_number, default=1, metavar="N", help="default: 1")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    logging.disable(logging.INFO)  # the criterions' notes between the progress bars
-    if "fairseq_ce" not in options.criterion:
-        options.criterion.insert(0, "fairseq_ce")  # what the ratios refer to
-    return exit_status("benchmark.py", lambda: run(options))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,21 @@
-"""Draw what scripts/benchmark.py measured, and print its tables, from the CSV alone.
+"""`klang benchmark plot`: the picture and the tables of what `klang benchmark time` measured, from
+its file alone."""
 
-    plot_benchmark.py benchmark.csv --out benchmark.png
+import argparse
+import csv
+import math
+import os
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ..analysis.tables import as_table
+from ..errors import KlangError
+from ..files import written
+
+EPILOG = """\
+example:
+  klang benchmark plot benchmark.csv --out benchmark.png
 
 The picture: time of output layer and loss and peak memory by vocabulary, each as a ratio to
 fairseq's cross-entropy, and the time against N * V * d. Printed, as Markdown: the ratios of every
@@ -8,21 +23,11 @@ cell, the share of the lower bound that was reached, and how time grows with V, 
 exponents of a least-squares fit of logarithms).
 """
 
-import argparse
-import csv
-import logging
-import math
-import os
-import sys
-
-import numpy as np
-
-from ..errors import KlangError, exit_status
-
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.path.dirname(PACKAGE)
-
-
+Row = Dict[str, Any]
+OTHERS = ("what", "criterion", "peak_mib", "bound_share", "threads", "device", "dtype")
+OTHERS += ("versions", "python", "machine")
+PARTS = ("p20", "median", "p80")
+NUMBERS = ("vocab", "rows", "dim", "median_s", "p20_s", "p80_s", "ratio")
 LABELS = {
     "fairseq_ce": "fairseq CE",
     "fused_ce": "fused CE",
@@ -41,25 +46,31 @@ LABELS = {
 }
 
 
-def read(path):
-    """The rows of the CSV with numbers as numbers; raises KlangError for a file that is not the
-    benchmark's, or of several settings."""
+def read(path: str) -> List[Row]:
+    """The rows of the CSV with numbers as numbers.
+
+    Raises KlangError for a file that is not the benchmark's, damaged, or of several settings.
+    """
     with open(path, newline="", encoding="utf-8", errors="replace") as stream:
-        rows = list(csv.DictReader(stream))
-    if not rows or not {"what", "vocab", "criterion", "median_s", "ratio"} <= set(rows[0]):
+        try:
+            rows: List[Row] = list(csv.DictReader(stream))
+        except csv.Error as error:
+            raise KlangError(f"{path} is no CSV file ({error})") from None
+    if not rows or not {*NUMBERS, *OTHERS} <= set(rows[0]):
         raise KlangError(
-            f"{path} holds no rows of scripts/benchmark.py; give the CSV that it wrote"
+            f"{path} holds no rows of klang benchmark time; give the CSV that it wrote"
         )
-    for number, row in enumerate(rows, 2):
-        if None in row or None in row.values() or row["criterion"] not in LABELS:
+    for line, row in enumerate(rows, 2):
+        if None not in row and None not in row.values():
+            row.update({key: _number(value) for key, value in row.items()})
+        numbers = [row.get(key) for key in NUMBERS]
+        whole = all(isinstance(value, (int, float)) and 0 < value < 1e30 for value in numbers)
+        optional = [row.get(key) for key in ("peak_mib", "bound_share")]
+        whole = whole and all(value == "" or isinstance(value, (int, float)) for value in optional)
+        if not whole or row["criterion"] not in LABELS:
             raise KlangError(
-                f"{path} is damaged at line {number}; measure again, or remove that line"
+                f"{path} is damaged at line {line}; measure again, or remove that line"
             )
-        for key, value in row.items():
-            try:
-                row[key] = float(value) if "." in value else int(value)
-            except ValueError:
-                pass
     for key in ("device", "dtype", "threads"):
         values = sorted({str(row[key]) for row in rows})
         if len(values) > 1:
@@ -70,9 +81,18 @@ def read(path):
     return rows
 
 
-def cells(rows):
+def _number(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return text
+
+
+def cells(rows: Sequence[Row]) -> Dict[Tuple[str, int, int, int], Dict[str, Row]]:
     """{(what, vocab, rows, dim): {criterion: row}}, in the order of the file."""
-    found = {}
+    found: Dict[Tuple[str, int, int, int], Dict[str, Row]] = {}
     for row in rows:
         found.setdefault((row["what"], row["vocab"], row["rows"], row["dim"]), {})[
             row["criterion"]
@@ -80,7 +100,7 @@ def cells(rows):
     return found
 
 
-def memory_ratio(cell, name):
+def memory_ratio(cell: Dict[str, Row], name: str) -> Optional[float]:
     """Peak memory of `name` over fairseq's, or None where it was not measured."""
     base, value = (
         cell[key].get("peak_mib") if key in cell else None for key in ("fairseq_ce", name)
@@ -88,7 +108,7 @@ def memory_ratio(cell, name):
     return value / base if base and value else None
 
 
-def exponents(rows, name):
+def exponents(rows: Sequence[Row], name: str) -> Dict[str, float]:
     """{"V": a, "N": b, "d": c} of a fit time = e^k V^a N^b d^c to the `head` rows of one criterion;
     {} with too few cells."""
     chosen = [row for row in rows if row["what"] == "head" and row["criterion"] == name]
@@ -104,29 +124,34 @@ def exponents(rows, name):
     return dict(zip(columns, fit[1:].tolist()))
 
 
-def markdown(rows):
-    """The tables as lines of Markdown."""
-    yield "| what | V | N | d | criterion | seconds (p20-p80) | time / first | memory MiB | memory / first | lower bound / time |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+def tables(rows: Sequence[Row]) -> str:
+    """The figures of every cell in Markdown, and the exponents."""
+    heads = ["what", "V", "N", "d", "criterion", "seconds (p20-p80)", "time / fairseq's"]
+    heads += ["memory MiB", "memory / fairseq's", "lower bound / time"]
+    lines = [heads]
     for (what, vocab, count, dim), cell in cells(rows).items():
         for name, row in cell.items():
-            memory, share = memory_ratio(cell, name), row["bound_share"]
-            yield (
-                f"| {what} | {vocab:,} | {count:,} | {dim} | {LABELS[name]} | "
-                f"{row['median_s']:.3f} ({row['p20_s']:.3f}-{row['p80_s']:.3f}) "
-                f"| {row['ratio']:.2f} | {row['peak_mib'] or ''} | "
-                f"{'' if memory is None else f'{memory:.2f}'} | {share if share != '' else ''} |"
+            memory = memory_ratio(cell, name)
+            lines.append(
+                [
+                    *[what, f"{vocab:,}", f"{count:,}", str(dim), LABELS[name]],
+                    f"{row['median_s']:.3f} ({row['p20_s']:.3f}-{row['p80_s']:.3f})",
+                    f"{row['ratio']:.2f}",
+                    str(row["peak_mib"]),
+                    "" if memory is None else f"{memory:.2f}",
+                    str(row["bound_share"]),
+                ]
             )
-    yield ""
-    for name in LABELS:
-        found = exponents(rows, name)
-        if found:
-            yield f"{LABELS[name]}: time grows as " + " ".join(
-                f"{key}^{value:.2f}" for key, value in found.items()
-            )
+    found = {LABELS[name]: exponents(rows, name) for name in LABELS}
+    growth = [
+        f"{label}: time grows as " + " ".join(f"{key}^{value:.2f}" for key, value in fit.items())
+        for label, fit in found.items()
+        if fit
+    ]
+    return "\n".join([as_table(lines, "github"), "", *growth])
 
 
-def draw(rows, path):
+def draw(rows: Sequence[Row], path: str) -> None:
     """Write the picture. Raises KlangError where the file holds no `head` cell."""
     import matplotlib
 
@@ -168,15 +193,30 @@ def draw(rows, path):
     for name in names:
         found = exponents(rows, name)
         points = sorted(
-            (key[1] * key[2] * key[3], cell[name]["median_s"])
+            (key[1] * key[2] * key[3], *(cell[name][f"{part}_s"] for part in PARTS))
             for key, cell in heads.items()
             if name in cell
         )
+        sizes, low, middle, high = (np.array(values) for values in zip(*points))
         label = LABELS[name] + (
             ": " + ", ".join(f"{key}^{value:.2f}" for key, value in found.items()) if found else ""
         )
-        axes[2].plot(*zip(*points), marker="o", markersize=3, linewidth=1, label=label)
-    axes[2].set(xscale="log", yscale="log", xlabel="N * V * d", ylabel="seconds")
+        axes[2].errorbar(
+            sizes,
+            middle,
+            yerr=[middle - low, high - middle],
+            marker="o",
+            markersize=3,
+            linewidth=1,
+            capsize=2,
+            label=label,
+        )
+    axes[2].set(
+        xscale="log",
+        yscale="log",
+        xlabel="N * V * d",
+        ylabel="seconds, median and 20-80 % of rounds",
+    )
     axes[2].xaxis.set_minor_formatter(ticker.NullFormatter())
     axes[2].set_title("time of output layer and loss against its size", fontsize=10)
     axes[2].legend(fontsize=7)
@@ -191,33 +231,28 @@ def draw(rows, path):
         fontsize=7,
     )
     figure.tight_layout(rect=(0, 0.09, 1, 1))
-    try:
-        figure.savefig(path, dpi=110)
-    except ValueError as error:  # of an ending that matplotlib does not know
-        raise KlangError(f"--out {path}: {error}") from None
+    ending = os.path.splitext(path)[1][1:]
+    if ending not in figure.canvas.get_supported_filetypes():
+        raise KlangError(f"--out {path}: its name must end in .png, .pdf or .svg")
+    with written(path, "wb") as stream:
+        figure.savefig(stream, format=ending, dpi=110)
+    pyplot.close(figure)
 
 
-def run(options):
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `klang benchmark plot`."""
+    parser.epilog = EPILOG
+    parser.set_defaults(resumes=False)
+    parser.add_argument("csv", metavar="CSV", help="what klang benchmark time wrote")
+    parser.add_argument(
+        "--out", default="benchmark.png", metavar="PNG", help="default: benchmark.png"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
     """Print the tables and write the picture."""
     rows = read(options.csv)
-    print("\n".join(markdown(rows)))
+    print(tables(rows))
     draw(rows, options.out)
     print(f"\n{options.out}")
-
-
-def main():
-    """Parse the command line and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog="\n".join(__doc__.splitlines()[2:]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("csv", help="what scripts/benchmark.py wrote")
-    parser.add_argument("--out", default="benchmark.png", metavar="PNG")
-    options = parser.parse_args()
-    logging.disable(logging.INFO)  # fairseq's import turns on matplotlib's debugging notes
-    return exit_status("plot_benchmark.py", lambda: run(options), resumes=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return 0
