@@ -180,7 +180,7 @@ class Plan:
 
     Attributes:
         out: the run folder.
-        subsets: the splits that are translated, each with every decoding of BEAMS.
+        subsets: the splits that are translated, each with all `decodings`, names of BEAMS.
         extra: further flags of fairseq-train, which override the recipe's.
         generate_flags: further flags of fairseq-generate.
     """
@@ -195,6 +195,7 @@ class Plan:
     subsets: List[str] = dataclasses.field(default_factory=lambda: ["test"])
     extra: List[str] = dataclasses.field(default_factory=list)
     generate_flags: List[str] = dataclasses.field(default_factory=list)
+    decodings: List[str] = dataclasses.field(default_factory=lambda: list(BEAMS))
 
     def __post_init__(self) -> None:
         if self.loss not in self.recipe.losses:
@@ -243,8 +244,9 @@ class Plan:
 
     def outputs(self) -> Dict[Tuple[str, str], str]:
         """{(subset, decoding): the file that a generation fills}"""
-        pairs = [(subset, beam) for subset in self.subsets for beam in BEAMS if self.translates]
-        return {pair: os.path.join(self.out, "gen.{}.{}.out".format(*pair)) for pair in pairs}
+        pairs = [(subset, beam) for subset in self.subsets for beam in self.decodings]
+        named = {pair: os.path.join(self.out, "gen.{}.{}.out".format(*pair)) for pair in pairs}
+        return named if self.translates else {}
 
     def train_flags(self) -> List[str]:
         """The flags of fairseq-train that decide what is trained, on this device."""

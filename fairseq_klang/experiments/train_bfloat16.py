@@ -2,7 +2,9 @@
 
 import sys
 
+from .. import register
 from ..compat import train_in_bfloat16
 
 if __name__ == "__main__":
+    register()  # this package was imported before fairseq
     train_in_bfloat16(sys.argv[1:])

@@ -1,40 +1,27 @@
-"""The verdicts and sizes of scripts/study_precision.py, and the help of both precision scripts."""
-
-import importlib.util
-import os
-import subprocess
-import sys
+"""klang study precision: verdicts, sizes and rows, and a whole study of tiny models."""
 
 import pytest
 import torch
 
-from helpers.running import ROOT
+from fairseq_klang import cli
+from fairseq_klang.analysis.significance import paired_bootstrap, score_of, sentence_statistics
+from fairseq_klang.analysis.tables import Row, read_rows
+from fairseq_klang.experiments import precision as study
+from fairseq_klang.experiments.plan import read_data
+from helpers.recipes import error_of
+from helpers.running import SPLITS, TINY_TRANSFORMER, toy_pairs
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, os.path.join(ROOT, "scripts", f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-study, benchmark = script("study_precision"), script("benchmark_precision")
-
-
-def row(setting, delta, low, high, bleu=30.0):
-    return dict(
-        vocabulary="bpe",
-        V=8000,
-        min_bits=5,
-        setting=setting,
-        bits=0,
-        bleu=bleu + delta,
-        delta=delta,
-        low=low - 0.01,
-        high=high + 0.01,
-        lower=low,
-        upper=high,
-    )
+def rows_of(setting, delta, lower, upper, bleu=30.0):
+    settings = dict(vocabulary="bpe", V=8000, min_bits=5, setting=setting, bits=0)
+    run = f"bpe {setting}"
+    bounds = dict(settings, above=lower, below=upper)
+    rows = [Row(run, "bleu_lc", bleu + delta, settings=settings)]
+    if setting != "fp32":
+        difference = Row(run, "bleu_lc minus fp32", delta, low=lower - 0.1, high=upper + 0.1)
+        difference.settings = bounds
+        rows.append(difference)
+    return rows
 
 
 # 0.5 % of 30 is 0.15
@@ -52,11 +39,11 @@ KEPT, LOST, UNSURE = (0.1, -0.1, 0.3), (-3.0, -3.5, -2.5), (-0.1, -0.4, 0.2)
     ],
 )
 def test_verdicts(eight, five, four, first, second):
-    rows = [row("fp32", 0.0, 0.0, 0.0)] + [
-        row(f"qat{bits}", *values) for bits, values in ((8, eight), (5, five), (4, four))
-    ]
+    rows = rows_of("fp32", 0.0, 0.0, 0.0)
+    for bits, values in ((8, eight), (5, five), (4, four)):
+        rows += rows_of(f"qat{bits}", *values)
     one, two = study.verdicts(rows)
-    assert f"INT8 training loses less than 0.5 % of BLEU: {first}" in one
+    assert f"INT8 training loses less than 0.5 % of BLEU, which is 0.15 BLEU: {first}" in one
     assert f"5 bits suffice and 4 do not: {second}" in two
 
 
@@ -69,89 +56,104 @@ def test_sizes(tmp_path):
         "decoder.sb_projection.weight": torch.randn(10, 4),
         "bias": torch.zeros(3),
     }
-    torch.save({"model": model}, tmp_path / "checkpoint.pt")
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"model": model}, path)
     # two tables of 40 values and 10 rows, and 3 values that stay float
-    assert study.size_in_bits(tmp_path / "checkpoint.pt", 32) == (10, (80 + 3) * 4)
-    assert study.size_in_bits(tmp_path / "checkpoint.pt", 16) == (10, (80 + 3) * 2)
-    assert study.size_in_bits(tmp_path / "checkpoint.pt", 8) == (10, 80 + 20 * 4 + 3 * 4)
-    assert study.size_in_bits(tmp_path / "checkpoint.pt", 2) == (10, 20 + 20 * 4 + 3 * 4)
+    assert study.size_in_bits(path, 32) == (10, (80 + 3) * 4)
+    assert study.size_in_bits(path, 16) == (10, (80 + 3) * 2)
+    assert study.size_in_bits(path, 8) == (10, 80 + 20 * 4 + 3 * 4)
+    assert study.size_in_bits(path, 2) == (10, 20 + 20 * 4 + 3 * 4)
 
 
-@pytest.mark.parametrize("name", ["study_precision", "benchmark_precision"])
-def test_help_and_bad_input(name):
-    def call(*arguments):
-        return subprocess.run(
-            [sys.executable, os.path.join(ROOT, "scripts", f"{name}.py"), *arguments],
-            capture_output=True,
-            text=True,
-        )
+def test_rows_hold_the_difference_over_all_seeds(joined_data, tmp_path):
+    reference = tmp_path / "test.en"
+    lines = [target for _, target in toy_pairs(30, 5)]
+    reference.write_text("".join(f"{line}\n" for line in lines))
+    worse = [" ".join(line.split()[:-1]) or line for line in lines]
 
-    result = call("--help")
-    assert result.returncode == 0 and f"python scripts/{name}.py" in result.stdout
-    result = call("--data", "nowhere", "--out", "x")
-    assert result.returncode == 2 and "Traceback" not in result.stderr
+    def output(name, text):
+        path = tmp_path / name
+        path.write_text("".join(f"H-{i}\t0\t{line}\n" for i, line in enumerate(text)))
+        return str(path)
+
+    data = read_data(str(joined_data), subsets=(), tokenizer="none")
+    outputs = {"fp32": [lines, lines], "qat8": [worse, lines]}
+    systems = [
+        study.System("toy", 128, label, 8, [output(f"{label}{i}", t) for i, t in enumerate(texts)],
+                     2e6, float("nan"))
+        for label, texts in outputs.items()
+    ]  # fmt: skip
+    rows = study.rows_of(systems, {"toy": (data, str(reference))}, [1, 2], 50, {"flags": "x"})
+    metric = study._metric("en")
+    counted = {
+        label: torch.tensor([sentence_statistics(metric, text, lines).tolist() for text in texts])
+        for label, texts in outputs.items()
+    }
+    expected = paired_bootstrap(
+        counted["fp32"].double().numpy(), counted["qat8"].double().numpy(), score_of(metric),
+        samples=50,
+    )  # fmt: skip
+    (row,) = [row for row in rows if row.measure == "bleu_lc minus fp32"]
+    assert (row.value, (row.low, row.high), row.p) == pytest.approx(
+        (expected.delta, pytest.approx(expected.interval), expected.p_value)
+    )
+    assert (row.settings["above"], row.settings["below"]) == expected.bounds and row.n == 2
+    scores = {row.run: row.value for row in rows if row.measure == "bleu_lc"}
+    assert scores["toy fp32"] == pytest.approx(100)
+    assert scores["toy qat8"] == pytest.approx(100 + expected.delta)
+    assert all("case:lc" in row.signature for row in rows if row.measure.startswith("bleu"))
+    study.draw(rows, str(tmp_path / "p.png"))
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_benchmark_refuses_before_it_measures(tmp_path, capsys, monkeypatch):
-    (tmp_path / "model.pt").write_text("")
-    for arguments, message in (
-        (["step", tmp_path, "--rounds", 0], "--rounds is 0; it must be 1 or more"),
-        (["step", tmp_path, "--max-tokens", -1], "--max-tokens is -1; it must be 1 or more"),
-        (
-            ["step", tmp_path / "none"],
-            f"there is no folder {tmp_path}/none; name the one that fairseq-train reads",
-        ),
-        (
-            ["step", tmp_path, "--arch", "transformer"],
-            "--arch is transformer; it must be a dual-head architecture, which has --qat-bits",
-        ),
-        (
-            ["step", tmp_path, "--out", tmp_path / "none" / "x"],
-            f"--out {tmp_path}/none/x: there is no folder {tmp_path}/none; make it first",
-        ),
-        (
-            ["serve", tmp_path, tmp_path / "model.pt", "--rounds", 0],
-            "--rounds is 0; it must be 1 or more",
-        ),
-        (
-            ["serve", tmp_path, tmp_path / "model.pt", "--threads", 0],
-            "--threads is 0; it must be 1 or more",
-        ),
-        (
-            ["serve", tmp_path, tmp_path / "model.pt", "--batch-tokens", 512, 0],
-            "--batch-tokens is 0; it must be 1 or more",
-        ),
-        (["serve", tmp_path, tmp_path / "none.pt"], f"there is no file {tmp_path}/none.pt"),
-        (
-            ["serve", tmp_path, tmp_path / "model.pt", "--ref", tmp_path / "none"],
-            f"there is no file {tmp_path}/none",
-        ),
+def prepared(data, folder):
+    """A folder as klang prepare leaves it, of binarised toy data."""
+    (folder / "raw").mkdir(parents=True)
+    text = "".join(target + "\n" for _, target in toy_pairs(SPLITS["test"], 2))
+    (folder / "raw" / "test.en").write_text(text)
+    (folder / "bin").symlink_to(data)
+    (folder / "prepare.json").write_text('{"options": {"subword": "word", "tokenizer": "none"}}')
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_whole_study(joined_data, tmp_path, capsys):
+    """bfloat16 on a CPU, trained, translated, and compared with FP32."""
+    data, out = prepared(joined_data, tmp_path / "data"), tmp_path / "out"
+    command = ["study", "precision", "--data", f"toy={data}", "--out", str(out), "--seeds", "1"]
+    command += ["--settings", "half", "--samples", "50", "--device", "cpu"]
+    command += ["--threads", "1", *TINY_TRANSFORMER, "--num-workers", "0", "--max-update", "3"]
+    assert cli.main(command) == 0
+    assert "toy fp32 served" in capsys.readouterr().out
+    rows = read_rows(out / "precision.csv")
+    assert {row.settings["setting"] for row in rows} == {"fp32", "fp32 served", "half"}
+    half = torch.load(out / "toy-half-seed1" / "checkpoints" / "checkpoint_best.pt")["cfg"]
+    assert half["common"]["bf16"] and not half["common"]["tpu"]
+
+
+def test_the_flags_of_a_setting():
+    options = study.argparse.Namespace(qat_start_update=5)
+    found = [study.flags_of(name, "cpu", options) for name in ("fp32", "half", "qat3")]
+    assert found == [[], ["--bf16"], ["--qat-bits", "3", "--qat-start-update", "5"]]
+    assert study.flags_of("half", "cuda", options) == ["--amp"]
+
+
+def test_bad_input_is_one_line(joined_data, tmp_path, capsys):
+    data = prepared(joined_data, tmp_path / "data")
+    start = ["study", "precision", "--data", f"toy={data}", "--out", tmp_path / "out"]
+    start += ["--device", "cpu"]
+    for more, message in (
+        (["--settings", "qat9"], "invalid choice"),
+        (["--samples", "3"], "between 40 and 100000"),
+        (["--seeds", "-1"], "between 0 and"),
+        (["--qat-start-update", "-1"], "0 or more"),
+        (["--from", "toy=none.pt"], "there is no file none.pt"),
+        (["--from", "other=none.pt"], "--data names no other"),
+        (["--from", "x"], "it must be NAME=PATH"),
+        (["--lr"], "expected one argument"),
     ):
-        monkeypatch.setattr(sys, "argv", ["benchmark_precision.py", *map(str, arguments)])
-        assert (benchmark.main(), capsys.readouterr().err) == (
-            2,
-            f"benchmark_precision: error: {message}\n",
-        )
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of hydra
-def test_the_benchmark_says_when_there_are_too_few_batches(joined_data, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["benchmark_precision.py"])
-    with pytest.raises(
-        benchmark.BenchmarkError, match="--rounds is 3, and .* has 1 batches of --max-tokens 100000"
-    ):
-        benchmark.time_steps(str(joined_data), "transformer_dualhead_b0", 3, 100000)
-    with pytest.raises(
-        benchmark.BenchmarkError, match="--max-tokens is 2; it must hold the longest sentence"
-    ):
-        benchmark.time_steps(str(joined_data), "transformer_dualhead_b0", 1, 2)
-
-
-def test_every_flag_of_the_benchmark_has_a_help_text():
-    parts = next(action for action in benchmark.arguments()._actions if action.choices)
-    assert [
-        (name, action.dest)
-        for name, part in parts.choices.items()
-        for action in part._actions
-        if not action.help
-    ] == []
+        assert message in error_of(capsys, *start, *more), more
+    (data / "raw" / "test.en").unlink()
+    assert "has no raw/test.en" in error_of(capsys, *start)
+    assert "required: --data, --out" in error_of(capsys, "study", "precision")
