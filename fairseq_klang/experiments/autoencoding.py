@@ -1,328 +1,212 @@
-"""The experiments on autoencoding and learning at inference (claims C11 to C13): each writes a CSV
-file and a picture.
-
-    python scripts/study_autoencoding.py base     --data DATA --out OUT [--from CKPT]   # a model
-    with both halves, for the next two python scripts/study_autoencoding.py stream   --data DATA
-    --out OUT   # frozen against learning, over a stream of source text python
-    scripts/study_autoencoding.py ratio    --data DATA --out OUT   # BLEU against autoencoding :
-    translation, and alpha* python scripts/study_autoencoding.py pretrain --data DATA --out OUT   #
-    translation from scratch against from a pretrained encoder python scripts/study_autoencoding.py
-    skeleton --data DATA --out OUT   # the source language onto itself, after pretrain
-
-DATA is what klang prepare wrote (bin and raw). Needs scikit-learn: pip install
-'fairseq-klang[analysis]'. Interrupted, the same command goes on: fairseq resumes a training, a
-stream goes on from its last measurement, and what is finished is not done again.
-"""
+"""`klang study autoencoding PART`: learning from the source alone, in training and after (claims
+C11 to C13); each part writes a CSV file and a picture."""
 
 import argparse
-import csv
-import json
-import logging
 import math
 import os
-import subprocess
-import sys
+import pickle
+import zipfile
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 import torch
-from fairseq import checkpoint_utils
-from fairseq.sequence_generator import SequenceGenerator
 from tqdm import tqdm
 
 from .. import register
 from ..analysis.clusters import cluster
 from ..analysis.hypotheses import join_subwords
-from ..analysis.logs import read_log
+from ..analysis.logs import VALID, by_epoch, read_log
 from ..analysis.ratio import alpha_star
 from ..analysis.scoring import metrics
 from ..analysis.significance import FEWEST_SAMPLES, score_of, sentence_statistics
-from ..analysis.tokens import bleu_tokenizer, moses_detokenizer
-from ..errors import KlangError, exit_status
-from ..files import read_lines
+from ..analysis.tables import Row, provenance, write_rows
+from ..analysis.tokens import bleu_tokenizer
+from ..errors import KlangError
+from ..files import read_json, read_lines, write_json, written
 from ..learning.adaptation import Adapter
-from ..learning.objectives import SourceObjective, mean_states
+from ..learning.noise import NOISES
+from ..learning.objectives import SourceObjective
 from ..models.autoencoder import check_source_passes, reconstruction_model
 from ..tasks.adapting import Replay
+from .comparing import pool
+from .options import add_machine, add_seeds, device_of, number
+from .plan import Data, Plan, find_reference, read_data
+from .recipe import add_data
+from .recipes import read_table
+from .runner import Commands, check_flags
+from .runner import run as run_plan
+from .system import System
 
-USER_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EPILOG = """\
+parts:
+  base      a model with both halves, for the next two; --from starts it from a checkpoint
+  stream    frozen against learning, over a stream of source text: BLEU, clusters (C11)
+  ratio     BLEU against autoencoding : translation steps, and bounds on alpha* (C12)
+  pretrain  translation from scratch against from a pretrained encoder (C13)
+  skeleton  the source language onto itself, epoch by epoch, after pretrain (C13)
+
+example:
+  klang study autoencoding base --data data/multi30k --out runs/ae --epochs 5
+
+Trains recipe m30k with cross-entropy; any further flag goes to fairseq-train. DATA is what klang
+prepare wrote. Needs scikit-learn: pip install 'fairseq-klang[analysis]'. Interrupted, the same
+command goes on: fairseq resumes a training, a stream goes on from its last measurement, and what is
+finished is not done again.
+"""
 
 
 class StudyError(KlangError):
     """A study that cannot be run on what is there."""
 
 
-# -- files -----------------------------------------------------------------------------------------
+Options = argparse.Namespace
+Figures = Dict[str, Any]  # what was measured at one place of a run, and where
 
 
-def write(path, action):
-    """Call action(temporary path); the file appears at `path` when that is done."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    root, ending = os.path.splitext(path)
-    action(f"{root}.partial{ending}")
-    os.replace(f"{root}.partial{ending}", path)
+# -- rows and pictures -----------------------------------------------------------------------------
 
 
-def write_lines(path, lines):
-    """Write text lines; the file is complete or absent."""
-
-    def save(partial):
-        with open(partial, "w", encoding="utf-8") as stream:
-            stream.writelines(line + "\n" for line in lines)
-
-    write(path, save)
+def _metric(language: str) -> Any:
+    """Lower-cased sacreBLEU for text in a language."""
+    return metrics(bleu_tokenizer(language)[0])["bleu_lc"][0]
 
 
-def write_table(path, rows):
-    """Write dicts of the same keys as CSV."""
-
-    def save(partial):
-        with open(partial, "w", newline="", encoding="utf-8") as stream:
-            table = csv.DictWriter(stream, list(rows[0]))
-            table.writeheader()
-            table.writerows(rows)
-
-    write(path, save)
-    print(f"wrote {path}")
+def _signature(language: str) -> str:
+    metric = _metric(language)
+    metric.corpus_score(["a"], [["a"]])  # a first score makes the signature
+    return str(metric.get_signature())
 
 
-def write_plot(path, panels):
-    """Draw {title: (x label, {line: [(x, y)]})} side by side; several y of one x are joined by
-    their mean."""
+def _settings(options: Options) -> Dict[str, Any]:
+    """What every row of a part tells of its options."""
+    names = {
+        "stream": "objective parameters steps batch adapt_lr passes replay noise",
+        "ratio": "objective parameters steps batch adapt_lr passes noise",
+        "pretrain": "autoencoder noise pretrain_epochs epochs",
+        "skeleton": "autoencoder noise pretrain_epochs",
+    }
+    settings = {name: getattr(options, name) for name in names[options.part].split()}
+    if options.extra:
+        settings["flags"] = " ".join(options.extra)
+    return settings
+
+
+def _write(options: Options, rows: Sequence[Row]) -> None:
+    made = provenance()
+    for row in rows:
+        row.commit, row.versions = made["commit"], made["versions"]
+        row.subset, row.decoding = options.valid, "greedy"
+        row.settings.update(_settings(options))
+    path = os.path.join(options.out, f"{options.part}.csv")
+    write_rows(path, rows)
+    print(path)
+
+
+Points = List[Tuple[float, float]]
+
+
+def _draw(options: Options, panels: Dict[str, Tuple[str, Dict[str, Points]]]) -> None:
+    """Draw {y label: (x label, {line: points})} side by side.
+
+    Several y of one x are seeds: their mean is drawn, with the 95 % interval of the mean by
+    Student's t, and each of them as a dot.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5 * len(panels), 4), squeeze=False)
-    for axis, (title, (label, lines)) in zip(axes[0], panels.items()):
+    for axis, (label, (x_label, lines)) in zip(axes[0], panels.items()):
         for name, points in lines.items():
             places = sorted({x for x, _ in points})
-            means = [np.mean([y for x, y in points if x == place]) for place in places]
-            (line,) = axis.plot(places, means, label=name, marker="o", markersize=3)
-            axis.plot(*zip(*points), ".", color=line.get_color(), alpha=0.4)
-        axis.set_title(title)
-        axis.set_xlabel(label)
+            pooled = [pool([y for x, y in points if x == place]) for place in places]
+            found = [it for it in pooled if it is not None]
+            means = np.array([it.mean for it in found])
+            halves = [(it.interval[1] - it.mean) if it.interval else 0 for it in found]
+            drawn = axis.errorbar(
+                places, means, yerr=halves, label=name, marker="o", markersize=3, capsize=2
+            )
+            axis.plot(*zip(*points), ".", color=drawn.lines[0].get_color(), alpha=0.4)
+        axis.set(xlabel=x_label, ylabel=label)
         axis.legend(fontsize="small")
+        axis.grid(alpha=0.3)
     figure.tight_layout()
-    write(path, lambda partial: figure.savefig(partial, dpi=120))
+    path = os.path.join(options.out, f"{options.part}.png")
+    with written(path, "wb") as stream:
+        figure.savefig(stream, format="png", dpi=120)
     pyplot.close(figure)
-    print(f"wrote {path}")
+    print(path)
 
 
 # -- training --------------------------------------------------------------------------------------
 
 
-def train(options, name, epochs, seed, *flags, bleu=True):
-    """Train OUT/name with fairseq-train unless that is done; returns the folder."""
-    folder = os.path.join(options.out, name)
-    os.makedirs(folder, exist_ok=True)
-    if os.path.exists(os.path.join(folder, "trained")):
-        return folder
-    dims = [
-        part
-        for side in ("encoder", "decoder")
-        for part in (
-            f"--{side}-layers",
-            options.layers,
-            f"--{side}-embed-dim",
-            options.dim,
-            f"--{side}-ffn-embed-dim",
-            2 * options.dim,
-            f"--{side}-attention-heads",
-            4,
+def train(options: Options, name: str, epochs: int, seed: int, *flags: str) -> Plan:
+    """Train OUT/name from recipe m30k unless that is done; returns its plan."""
+    extra = ["--task", "translation_autoencoding", "--max-epoch", str(epochs)]
+    extra += ["--keep-last-epochs", "-1", *flags, *options.extra]
+    out = os.path.join(os.path.abspath(options.out), name)
+    device = device_of(options.device)
+    plan = Plan(
+        read_table()["m30k"], options.folder, out, "ce", seed, device, subsets=[], extra=extra
+    )
+    check_flags(plan)
+    run_plan(plan, {}, Commands(options.threads))
+    return plan
+
+
+def base(options: Options) -> None:
+    """A model with both halves, each update learning both."""
+    start = ["--init-from", os.path.abspath(options.start)] if options.start else []
+    halves = ["--autoencoder", options.autoencoder, "--ae-weight", "1", "--ae-noise", options.noise]
+    plan = train(options, "base", options.epochs, options.seeds[0], *halves, *start)
+    print(plan.out)
+
+
+def _pretrained(options: Options, seed: int) -> Plan:
+    """A model that has learnt the source language onto itself."""
+    flags = ["--autoencoder", options.autoencoder, "--source-only", "--ae-noise", options.noise]
+    return train(options, f"pretrain/source-seed{seed}", options.pretrain_epochs, seed, *flags)
+
+
+# -- learning at inference -------------------------------------------------------------------------
+
+
+def _system(options: Options) -> System:
+    if not os.path.isfile(options.checkpoint):
+        raise StudyError(
+            f"no checkpoint {options.checkpoint}; run the study's base first, or name one with "
+            "--checkpoint"
         )
-    ]
-    evaluation = ["--best-checkpoint-metric", "loss"]
-    if bleu:
-        evaluation = [
-            "--eval-bleu",
-            "--eval-bleu-args",
-            '{"beam": 1}',
-            "--eval-bleu-detok",
-            "moses",
-            "--eval-bleu-remove-bpe",
-            "--best-checkpoint-metric",
-            "bleu",
-            "--maximize-best-checkpoint-metric",
-        ]
-    command = [
-        sys.executable,
-        "-m",
-        "fairseq_cli.train",
-        os.path.join(options.data, "bin"),
-        "--user-dir",
-        USER_DIR,
-        "--save-dir",
-        folder,
-        "-s",
-        options.source,
-        "-t",
-        options.target,
-        "--task",
-        "translation_autoencoding",
-        "--arch",
-        "transformer_dualhead",
-        *dims,
-        "--dropout",
-        0.3,
-        "--criterion",
-        "label_smoothed_cross_entropy",
-        "--label-smoothing",
-        0.1,
-        "--optimizer",
-        "adam",
-        "--adam-betas",
-        "(0.9, 0.98)",
-        "--lr",
-        options.lr,
-        "--lr-scheduler",
-        "inverse_sqrt",
-        "--warmup-updates",
-        options.warmup,
-        "--max-tokens",
-        options.max_tokens,
-        "--required-batch-size-multiple",
-        1,
-        "--update-epoch-batch-itr",
-        True,
-        "--max-epoch",
-        epochs,
-        "--seed",
-        seed,
-        "--log-format",
-        "json",
-        "--log-interval",
-        20,
-        "--num-workers",
-        0,
-        "--log-file",
-        os.path.join(folder, "train.log"),
-        *evaluation,
-        *([] if torch.cuda.is_available() else ["--cpu"]),
-        *flags,
-    ]
-    print(f"training {folder}, {epochs} epochs; its log is train.log there", flush=True)
-    with open(os.path.join(folder, "train.out"), "a") as log:
-        status = subprocess.run(
-            list(map(str, command)),
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)),
-        )
-    if status.returncode:
-        with open(os.path.join(folder, "train.out"), errors="replace") as log:
-            reason = (log.read().strip().splitlines() or ["no output"])[-1]
-        raise StudyError(f"training {folder} ended with status {status.returncode}: {reason}")
-    write_lines(os.path.join(folder, "trained"), [])
-    return folder
+    return System(options.checkpoint, options.folder)
 
 
-# -- a model in this process
-# -------------------------------------------------------------------------------------
+def _adapter(options: Options, system: System, ratio: float, seed: int) -> Adapter:
+    """An :class:`Adapter` with the study's settings; ratio: translation steps a source step."""
+    check_source_passes(system.model, options.objective, "--objective")
+    noise = options.noise if options.objective == "autoencoding" else "none"
+    replay = None
+    if ratio:
+        system.task.load_dataset("train")
+        replay = Replay(system.task.dataset("train"), system.task.target_dictionary.pad())
+    return Adapter(
+        system.model,
+        SourceObjective(options.objective, system.task.source_dictionary, noise),
+        steps=options.steps,
+        lr=options.adapt_lr,
+        parameters=options.parameters,
+        patience=0,
+        seed=seed,
+        replay=replay,
+        ratio=ratio,
+    )
 
 
-class System:
-    """A trained model with what is needed to translate with it and to look at its encoder."""
-
-    def __init__(self, options, path):
-        if not os.path.isfile(path):
-            raise StudyError(
-                f"no checkpoint {path}; run the study's base first, or name one with --checkpoint"
-            )
-        data = os.path.join(options.data, "bin")
-        (self.model,), _, self.task = checkpoint_utils.load_model_ensemble_and_task(
-            [path], arg_overrides={"data": data}
-        )
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model.to(self.device).eval()
-        self.options, self.join = options, moses_detokenizer(options.target)
-
-    def sentences(self, split):
-        """The source sentences of a split, [n] token ids each."""
-        if split not in self.task.datasets:
-            self.task.load_dataset(split)
-        source = self.task.dataset(split).src
-        return [source[i].to(self.device) for i in range(len(source))]
-
-    def references(self, split):
-        """The raw target lines of a split."""
-        return list(
-            read_lines(os.path.join(self.options.data, "raw", f"{split}.{self.options.target}"))
-        )
-
-    def _batches(self, sentences, size=64):
-        """(indices, tokens [B, S] padded on the left, lengths) of sentences of like length."""
-        pad = self.task.source_dictionary.pad()
-        order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
-            longest = len(sentences[rows[0]])
-            tokens = torch.full((len(rows), longest), pad, device=self.device)
-            for row, i in zip(tokens, rows):
-                row[longest - len(sentences[i]) :] = sentences[i]
-            yield rows, tokens, torch.tensor([len(sentences[i]) for i in rows], device=self.device)
-
-    def generate(self, sentences, model=None, dictionary=None, size=64):
-        """Greedy output for each sentence, subwords joined; `model` and `dictionary`, those of
-        translation unless given."""
-        dictionary = dictionary or self.task.target_dictionary
-        generator = SequenceGenerator(
-            [model or self.model], dictionary, beam_size=1, max_len_a=1.5, max_len_b=10
-        )
-        lines = [None] * len(sentences)
-        for rows, tokens, lengths in self._batches(sentences, size):
-            with torch.no_grad():
-                found = generator.generate(
-                    [], {"net_input": {"src_tokens": tokens, "src_lengths": lengths}}
-                )
-            for i, hypotheses in zip(rows, found):
-                lines[i] = dictionary.string(hypotheses[0]["tokens"])
-        return join_subwords(lines, "bpe")
-
-    def translate(self, sentences):
-        """Greedy translations as running text."""
-        return [self.join(line) for line in self.generate(sentences)]
-
-    def states(self, sentences):
-        """[N, d] mean encoder states."""
-        result = [None] * len(sentences)
-        with torch.no_grad():
-            for rows, tokens, _ in self._batches(sentences):
-                present = tokens.ne(self.task.source_dictionary.pad())
-                encoded = self.model.encoder(tokens, present.sum(1))["encoder_out"][0].transpose(
-                    0, 1
-                )
-                for i, vector in zip(rows, mean_states(encoded, present)):
-                    result[i] = vector.cpu().numpy()
-        return np.stack(result)
-
-    def adapter(self, ratio, seed, parameters):
-        """An :class:`Adapter` with the study's settings."""
-        options = self.options
-        check_source_passes(self.model, options.objective, "--objective")
-        noise = options.noise if options.objective == "autoencoding" else "none"
-        replay = None
-        if ratio:
-            self.task.load_dataset("train")
-            replay = Replay(self.task.dataset("train"), self.task.target_dictionary.pad())
-        return Adapter(
-            self.model,
-            SourceObjective(options.objective, self.task.source_dictionary, noise),
-            steps=options.steps,
-            lr=options.adapt_lr,
-            parameters=parameters,
-            patience=0,
-            seed=seed,
-            replay=replay,
-            ratio=ratio,
-        )
-
-
-def stream_of(options, system, seed):
+def stream_of(options: Options, system: System, seed: int) -> List[List[torch.Tensor]]:
     """Batches of source sentences from the stream's splits, in an order drawn from the seed."""
-    sentences = [sentence for split in options.stream for sentence in system.sentences(split)][
-        : options.sentences
-    ]
+    sentences = [sentence for split in options.stream for sentence in system.sentences(split)]
+    sentences = sentences[: options.sentences]
     order = np.concatenate(
         [
             np.random.default_rng([seed, turn]).permutation(len(sentences))
@@ -335,109 +219,128 @@ def stream_of(options, system, seed):
     ]
 
 
-# -- the experiments -------------------------------------------------------------------------------
+def _references(options: Options) -> List[str]:
+    path = find_reference(options.folder, options.valid)
+    if path is None:
+        raise StudyError(
+            f"--data {options.data} has no raw/{options.valid}.{options.folder.target}; make it "
+            "with klang prepare"
+        )
+    return list(read_lines(path))[: options.held_out]
 
 
-def base(options):
-    """A model with both halves, each update learning both."""
-    start = ["--init-from", options.start] if options.start else []
-    train(
-        options,
-        "base",
-        options.epochs,
-        options.seeds[0],
-        "--autoencoder",
-        options.autoencoder,
-        "--ae-weight",
-        1,
-        "--ae-noise",
-        options.noise,
-        *start,
-    )
-
-
-def _held_out(options, system):
-    count = options.held_out
-    return system.sentences(options.valid)[:count], system.references(options.valid)[:count]
-
-
-def _measure(options, lines, states, references, name, seed, seen):
-    found = cluster(states, options.clusters)
+def _measure(
+    options: Options,
+    lines: Sequence[str],
+    states: np.ndarray,
+    references: Sequence[str],
+    name: str,
+    seed: int,
+    seen: int,
+) -> Figures:
+    bleu = _metric(options.folder.target).corpus_score(list(lines), [list(references)]).score
+    indices = cluster(states, options.clusters)._asdict()
     return dict(
         system=name,
         seed=seed,
         sentences=seen,
-        bleu=round(_metric(options.target).corpus_score(lines, [references]).score, 3),
-        **{index: round(value, 5) for index, value in found._asdict().items()},
+        bleu_lc=round(bleu, 3),
+        **{index: round(value, 5) for index, value in indices.items()},
     )
 
 
-def _metric(language):
-    """Lower-cased sacreBLEU for text in a language."""
-    return metrics(bleu_tokenizer(language)[0])["bleu_lc"][0]
-
-
-def stream(options):
+def stream(options: Options) -> None:
     """(a) Frozen against learning: BLEU and clusters of held-out text against source sentences
     seen."""
-    rows = []
+    found: List[Figures] = []
+    systems = [("frozen", 0.0), ("each sentence, reset", 0.0), ("learning", 0.0)]
+    systems.append(("learning, replay", options.replay))
     for seed in options.seeds:
-        for name, ratio in (
-            ("frozen", 0),
-            ("each sentence, reset", 0),
-            ("learning", 0),
-            ("learning, replay", options.replay),
-        ):
-            rows += _stream_run(options, name, ratio, seed)
-    write_table(os.path.join(options.out, "stream.csv"), rows)
-    titles = {
-        "bleu": "BLEU of held-out text",
-        "silhouette": "silhouette",
-        "relative_inertia": "inertia / spread",
+        for name, ratio in systems:
+            found += _stream_run(options, name, ratio, seed)
+    rows, signature = [], _signature(options.folder.target)
+    labels = {
+        "bleu_lc": "BLEU of held-out text, lower-cased",
+        "silhouette": "silhouette of encoder states",
+        "relative_inertia": "inertia / spread of encoder states",
     }
-    last = max(row["sentences"] for row in rows)
+    for figures in found:
+        for measure in labels:
+            settings = {"sentences": figures["sentences"]}
+            if f"{measure}_sd" in figures:
+                settings["sd_over_starts"] = figures[f"{measure}_sd"]
+            row = Row(figures["system"], measure, figures[measure], settings=settings)
+            row.seeds, row.signature = [figures["seed"]], signature if "bleu" in measure else ""
+            rows.append(row)
+    _write(options, rows)
+    last = max(figures["sentences"] for figures in found)
     panels = {}
-    for key, title in titles.items():
-        lines = {}
-        for row in rows:
-            lines.setdefault(row["system"], []).append((row["sentences"], row[key]))
+    for measure, label in labels.items():
+        lines: Dict[str, Points] = {}
+        for figures in found:
+            place = figures["sentences"], figures[measure]
+            lines.setdefault(figures["system"], []).append(place)
         # what does not learn from the stream is a level line
         flat = {
             name: [(x, y) for _, y in points for x in (0, last)]
             for name, points in lines.items()
             if {x for x, _ in points} == {0}
         }
-        panels[title] = ("source sentences seen", {**lines, **flat})
-    write_plot(os.path.join(options.out, "stream.png"), panels)
+        panels[label] = ("source sentences seen", {**lines, **flat})
+    _draw(options, panels)
 
 
-def _stream_run(options, name, ratio, seed):
+def _read_record(path: str, keys: Sequence[str]) -> List[Figures]:
+    """The figures of a finished run. Raises StudyError where the file does not hold them."""
+    fix = "delete it, and run the study again"
+    found = read_json(path, StudyError, fix)
+    whole = isinstance(found, list) and all(
+        isinstance(figures, dict) and set(keys) <= set(figures) for figures in found
+    )
+    numbers = [v for f in found for k, v in f.items() if k != "system"] if whole else [None]
+    if not all(isinstance(value, (int, float)) for value in numbers):
+        raise StudyError(f"{path} is damaged: it does not hold what was measured; {fix}")
+    return list(found)
+
+
+def _read_state(path: str) -> Dict[str, Any]:
+    """What a stream left when it was stopped. Raises StudyError where the file is damaged."""
+    try:
+        saved = torch.load(path, map_location="cpu")
+        return dict(rows=saved["rows"], place=int(saved["place"]), adapter=saved["adapter"])
+    except (
+        *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError),
+        *(pickle.UnpicklingError, zipfile.BadZipFile, IndexError),
+    ) as error:
+        raise StudyError(
+            f"{path} is damaged ({type(error).__name__}); delete it, and run the study again"
+        ) from None
+
+
+MEASURED = ("system", "seed", "sentences", "bleu_lc", "silhouette", "relative_inertia")
+
+
+def _stream_run(options: Options, name: str, ratio: float, seed: int) -> List[Figures]:
     folder = os.path.join(
         options.out, "stream", f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}"
     )
     done, state = os.path.join(folder, "rows.json"), os.path.join(folder, "state.pt")
     if os.path.exists(done):
-        with open(done) as file:
-            return json.load(file)
-    system = System(options, options.checkpoint)
-    sentences, references = _held_out(options, system)
+        return _read_record(done, MEASURED)
+    os.makedirs(folder, exist_ok=True)
+    references = _references(options)
+    system = _system(options)
+    sentences = system.sentences(options.valid)[: options.held_out]
 
-    def measure(seen):
-        return _measure(
-            options,
-            system.translate(sentences),
-            system.states(sentences),
-            references,
-            name,
-            seed,
-            seen,
-        )
+    def measure(seen: int) -> Figures:
+        lines, states = system.translate(sentences), system.states(sentences)
+        return _measure(options, lines, states, references, name, seed, seen)
 
     if name.startswith("learning"):
-        adapter = system.adapter(ratio, seed, options.parameters)
+        adapter = _adapter(options, system, ratio, seed)
         batches = stream_of(options, system, seed)
         if os.path.exists(state):
-            saved = torch.load(state, map_location="cpu")
+            saved = _read_state(state)
             rows, place = saved["rows"], saved["place"]
             adapter.restore(saved["adapter"])
         else:
@@ -453,208 +356,163 @@ def _stream_run(options, name, ratio, seed):
             progress.update()
             if place % options.every == 0 or place == len(batches):
                 rows.append(measure(sum(map(len, batches[:place]))))
-                saved = dict(rows=rows, place=place, adapter=adapter.state())
-                write(state, lambda partial: torch.save(saved, partial))
+                with written(state, "wb") as stream:
+                    torch.save(dict(rows=rows, place=place, adapter=adapter.state()), stream)
         progress.close()
     elif name == "frozen":
         rows = [measure(0)]
     else:
-        adapter, lines, states = system.adapter(0, seed, options.parameters), [], []
+        adapter, lines, states = _adapter(options, system, 0, seed), [], []
         for sentence in tqdm(sentences, desc=f"{name}, seed {seed}", unit="sentence"):
             with adapter.adapted([sentence]):
                 lines += system.translate([sentence])
                 states.append(system.states([sentence])[0])
         rows = [_measure(options, lines, np.stack(states), references, name, seed, 0)]
-    write_lines(done, [json.dumps(rows)])
+    write_json(done, rows)
     if os.path.exists(state):
         os.remove(state)
     return rows
 
 
-def ratio(options):
+def ratio(options: Options) -> None:
     """(b) BLEU against autoencoding steps for each translation step, after the same stream, and
-    alpha*."""
+    bounds on alpha*."""
     folder = os.path.join(options.out, "ratio")
+    os.makedirs(folder, exist_ok=True)
+    references = _references(options)
+    metric = _metric(options.folder.target)
 
-    def hypotheses(name, run):
+    def statistics(name: str, learn: Callable[[System], None]) -> np.ndarray:
         path = os.path.join(folder, f"{name}.txt")
         if not os.path.exists(path):
-            system = System(options, options.checkpoint)
-            run(system)
-            write_lines(path, system.translate(_held_out(options, system)[0]))
-        with open(path, encoding="utf-8") as file:
-            return file.read().split("\n")[:-1]
-
-    def learn(alpha, seed):
-        def run(system):
-            adapter = system.adapter(
-                0 if math.isinf(alpha) else 1 / alpha, seed, options.parameters
+            system = _system(options)
+            learn(system)
+            lines = system.translate(system.sentences(options.valid)[: options.held_out])
+            with written(path) as stream:
+                stream.writelines(f"{line}\n" for line in lines)
+        found = list(read_lines(path))
+        if len(found) != len(references):
+            raise StudyError(
+                f"{path} has {len(found)} lines for {len(references)} references; delete it, and "
+                "run the study again"
             )
-            progress, taken_back = (
-                tqdm(
-                    stream_of(options, system, seed),
-                    desc=f"ratio {alpha:g}, seed {seed}",
-                    unit="batch",
-                ),
-                0,
-            )
-            for batch in progress:
-                taken_back += adapter.learn(batch).stopped is not None
-                progress.set_postfix(taken_back=taken_back)
+        return sentence_statistics(metric, found, references)
 
-        return run
+    def learning(alpha: float, seed: int) -> Callable[[System], None]:
+        def learn(system: System) -> None:
+            translating = 0 if math.isinf(alpha) else 1 / alpha
+            adapter = _adapter(options, system, translating, seed)
+            batches = stream_of(options, system, seed)
+            for batch in tqdm(batches, desc=f"ratio {alpha:g}, seed {seed}", unit="batch"):
+                adapter.learn(batch)
 
-    references = list(
-        read_lines(os.path.join(options.data, "raw", f"{options.valid}.{options.target}"))
-    )[: options.held_out]
-    metric = _metric(options.target)
-
-    def statistics(name, run):
-        return sentence_statistics(metric, hypotheses(name, run), references)
+        return learn
 
     frozen = statistics("frozen", lambda system: None)
     measured = np.array(
         [
-            [statistics(f"ratio{alpha:g}-seed{seed}", learn(alpha, seed)) for seed in options.seeds]
+            [
+                statistics(f"ratio{alpha:g}-seed{seed}", learning(alpha, seed))
+                for seed in options.seeds
+            ]
             for alpha in options.ratios
         ]
     )  # [A, R, N, C]
-    bleu = score_of(metric)
+    bleu, signature = score_of(metric), _signature(options.folder.target)
     level = float(bleu(frozen.sum(0)))
-    rows = [dict(ratio=0, seed="frozen", bleu=round(level, 3), gain=0.0)]
+    rows = [Row("frozen", "bleu_lc", level, settings={"ratio": 0})]
+    gains: Points = []
     for alpha, values in zip(options.ratios, bleu(measured.sum(2))):
         for seed, value in zip(options.seeds, values):
-            rows.append(
-                dict(ratio=alpha, seed=seed, bleu=round(value, 3), gain=round(value - level, 3))
-            )
+            row = Row("learning", "bleu_lc", float(value), settings={"ratio": alpha})
+            row.seeds = [seed]
+            rows.append(row)
+            share = 1.0 if math.isinf(alpha) else alpha / (1 + alpha)
+            gains.append((share, float(value) - level))
     star = alpha_star(options.ratios, measured, frozen, bleu, samples=options.samples)
     verdict = star.verdict(options.ratios)
-    write_table(os.path.join(options.out, "ratio.csv"), rows)
-    write_table(
-        os.path.join(options.out, "alpha_star.csv"),
-        [
-            dict(
-                ratio=alpha,
-                gain=round(found.delta, 3),
-                low=round(found.interval[0], 3),
-                high=round(found.interval[1], 3),
-                p_value=round(found.p_value, 5),
-                over=found.over,
-                seeds=found.seeds,
-                alpha_star=verdict,
-            )
-            for alpha, found in zip(options.ratios, star.gains)
-        ],
-    )
+    for alpha, found in zip(options.ratios, star.gains):
+        settings = {"ratio": alpha, "over": found.over, "samples": found.samples}
+        settings["alpha_star"] = verdict
+        row = Row("learning", "bleu_lc minus frozen", found.delta, settings=settings)
+        row.low, row.high = found.interval
+        row.p, row.n, row.seeds = found.p_value, found.seeds, list(options.seeds)
+        rows.append(row)
+    for row in rows:
+        row.signature = signature
+    _write(options, rows)
     print(f"alpha*: {verdict}")
-    shares = [
-        (1.0 if math.isinf(row["ratio"]) else row["ratio"] / (1 + row["ratio"]), row["gain"])
-        for row in rows[1:]
-    ]
-    lines = {"learning": shares, "frozen": [(0, 0), (1, 0)]}
-    write_plot(
-        os.path.join(options.out, "ratio.png"),
-        {"gain in BLEU": ("autoencoding's share of all steps, alpha / (1 + alpha)", lines)},
-    )
+    lines = {"learning": gains, "frozen": [(0.0, 0.0), (1.0, 0.0)]}
+    label = "autoencoding's share of all steps, alpha / (1 + alpha)"
+    _draw(options, {"gain in BLEU over the frozen model": (label, lines)})
 
 
-def _german(options, seed):
-    return train(
-        options,
-        f"pretrain/source-seed{seed}",
-        options.pretrain_epochs,
-        seed,
-        "--autoencoder",
-        options.autoencoder,
-        "--source-only",
-        "--ae-noise",
-        options.noise,
-        bleu=False,
-    )
+# -- pretraining -----------------------------------------------------------------------------------
 
 
-def pretrain(options):
+def pretrain(options: Options) -> None:
     """(c) Translation from scratch against translation from an encoder pretrained by autoencoding:
     validation BLEU by epoch."""
     rows = []
     for seed in options.seeds:
-        start = ["--init-encoder-from", os.path.join(_german(options, seed), "checkpoint_last.pt")]
-        for name, flags in (("scratch", []), ("pretrained", start)):
-            folder = train(options, f"pretrain/{name}-seed{seed}", options.epochs, seed, *flags)
-            for row in read_log(os.path.join(folder, "train.log")):
-                if row.split == "valid" and row.metric == "bleu":
-                    rows.append(
-                        dict(
-                            system=name,
-                            seed=seed,
-                            epoch=row.epoch,
-                            update=row.update,
-                            bleu=row.value,
-                        )
-                    )
+        last = os.path.join(_pretrained(options, seed).checkpoints, "checkpoint_last.pt")
+        for name, flags in (("scratch", []), ("pretrained", ["--init-encoder-from", last])):
+            plan = train(options, f"pretrain/{name}-seed{seed}", options.epochs, seed, *flags)
+            for epoch, stats in by_epoch(read_log(plan.log), VALID).items():
+                if "bleu" in stats:
+                    row = Row(name, "bleu", stats["bleu"], settings={"epoch": epoch})
+                    row.seeds = [seed]
+                    rows.append(row)
     if not rows:
         raise StudyError(
             f"the logs in {options.out}/pretrain hold no validation BLEU; remove that folder and "
             "start again"
         )
-    write_table(os.path.join(options.out, "pretrain.csv"), rows)
-    lines = {}
+    _write(options, rows)
+    lines: Dict[str, Points] = {}
     for row in rows:
-        lines.setdefault(row["system"], []).append((row["epoch"], row["bleu"]))
-    write_plot(
-        os.path.join(options.out, "pretrain.png"),
-        {"validation BLEU": ("epoch of translation", lines)},
-    )
+        lines.setdefault(row.run, []).append((row.settings["epoch"], row.value))
+    _draw(options, {"BLEU of the validation set": ("epoch of translation", lines)})
 
 
-def skeleton(options):
+def skeleton(options: Options) -> None:
     """(d) The source language onto itself: BLEU of reconstruction by epoch, the model's own tokens
     joined as the reference."""
-    rows = []
+    rows, source = [], options.folder.source
+    signature = _signature(source)
     for seed in options.seeds:
-        folder = _german(options, seed)
+        plan = _pretrained(options, seed)
         for epoch in range(1, options.pretrain_epochs + 1):
-            path = os.path.join(folder, f"checkpoint{epoch}.pt")
-            done = os.path.join(folder, f"reconstruction{epoch}.json")
+            done = os.path.join(plan.out, f"reconstruction{epoch}.json")
             if not os.path.exists(done):
-                system = System(options, path)
-                sentences, dictionary = (
-                    system.sentences(options.valid)[: options.held_out],
-                    system.task.source_dictionary,
-                )
-                found = system.generate(sentences, reconstruction_model(system.model), dictionary)
-                expected = join_subwords(
-                    [dictionary.string(sentence) for sentence in sentences], "bpe"
-                )
-                bleu = _metric(options.source).corpus_score(found, [expected]).score
-                exact = np.mean([one == other for one, other in zip(found, expected)])
-                write_lines(
-                    done,
-                    [
-                        json.dumps(
-                            dict(
-                                seed=seed,
-                                epoch=epoch,
-                                bleu=round(bleu, 3),
-                                exact=round(float(exact), 4),
-                            )
-                        )
-                    ],
-                )
-            with open(done) as file:
-                rows.append(json.load(file))
-    write_table(os.path.join(options.out, "skeleton.csv"), rows)
-    lines = {
-        "reconstruction": [(row["epoch"], row["bleu"]) for row in rows],
-        "the source's 90": [(1, 90), (options.pretrain_epochs, 90)],
-    }
-    write_plot(
-        os.path.join(options.out, "skeleton.png"),
-        {"BLEU of the source language onto itself": ("epoch", lines)},
-    )
+                path = os.path.join(plan.checkpoints, f"checkpoint{epoch}.pt")
+                write_json(done, [_reconstruction(options, path)])
+            (figures,) = _read_record(done, ("bleu_lc", "exact")) or [{}]
+            for measure in ("bleu_lc", "exact"):
+                settings = {"epoch": epoch}
+                row = Row("reconstruction", measure, figures[measure], settings=settings)
+                row.seeds, row.signature = [seed], signature if "bleu" in measure else ""
+                rows.append(row)
+    _write(options, rows)
+    points = [(row.settings["epoch"], row.value) for row in rows if row.measure == "bleu_lc"]
+    lines = {"reconstruction": points, "the series' 90": [(1, 90), (options.pretrain_epochs, 90)]}
+    _draw(options, {"BLEU of the source language onto itself": ("epoch", lines)})
 
 
-EXPERIMENTS = {
+def _reconstruction(options: Options, path: str) -> Figures:
+    """{"bleu_lc", "exact"} of a checkpoint's copy of the held-out source sentences."""
+    system = System(path, options.folder)
+    sentences = system.sentences(options.valid)[: options.held_out]
+    dictionary = system.task.source_dictionary
+    found = system.generate(sentences, reconstruction_model(system.model), dictionary)
+    tokens = [dictionary.string(sentence) for sentence in sentences]
+    expected = join_subwords(tokens, options.folder.subword)
+    bleu = _metric(options.folder.source).corpus_score(found, [expected]).score
+    exact = np.mean([one == other for one, other in zip(found, expected)])
+    return {"bleu_lc": round(bleu, 3), "exact": round(float(exact), 4)}
+
+
+PARTS = {
     "base": base,
     "stream": stream,
     "ratio": ratio,
@@ -663,154 +521,121 @@ EXPERIMENTS = {
 }
 
 
-def parser():
-    """The command line; numbers are checked where they are read."""
+# -- the command -----------------------------------------------------------------------------------
 
-    def number(convert, low, strict=False):
-        def read(text):
-            value = convert(text)
-            if not (value > low if strict else value >= low):
-                raise argparse.ArgumentTypeError(
-                    f"{text} is not {'above' if strict else 'at least'} {low}"
-                )
-            return value
 
-        return read
-
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
-    result.add_argument("experiment", choices=EXPERIMENTS)
-    result.add_argument("--data", required=True, help="what klang prepare wrote")
-    result.add_argument("--out", required=True, help="folder for everything")
-    result.add_argument("--source", default="de", help="language")
-    result.add_argument("--target", default="en", help="language")
-    result.add_argument(
-        "--seeds", nargs="+", type=number(int, 0), default=[1, 2], help="one run each"
-    )
-    result.add_argument("--threads", type=number(int, 1), default=1, help="of a training process")
-    training = result.add_argument_group("training (base, pretrain, skeleton)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `klang study autoencoding`; further ones are meant for fairseq-train."""
+    parser.epilog = EPILOG
+    parser.set_defaults(takes_flags=True)
+    parser.add_argument("part", choices=PARTS, help="see below")
+    add_data(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for everything")
+    add_seeds(parser)
+    add_machine(parser)
+    training = parser.add_argument_group("training (base, pretrain, skeleton)")
     training.add_argument(
-        "--from", dest="start", help="base: start from this checkpoint of translation"
+        "--from",
+        dest="start",
+        metavar="CKPT",
+        help="base: start from this checkpoint of translation",
     )
-    training.add_argument("--epochs", type=number(int, 1), default=5, help="of translation")
-    training.add_argument(
-        "--pretrain-epochs",
-        type=number(int, 1),
-        default=5,
-        help="of autoencoding, before translation",
-    )
+    for name, text in (("epochs", "of translation"), ("pretrain-epochs", "of autoencoding before")):
+        training.add_argument(
+            f"--{name}", type=number(int, 1), default=5, metavar="N", help=f"{text} (default: 5)"
+        )
     training.add_argument(
         "--autoencoder",
         choices=["linear", "decoder"],
         default="decoder",
-        help="form of the source's half",
+        help="form of the source's half (default: decoder)",
     )
     training.add_argument(
         "--noise",
-        choices=["none", "mask", "drop", "swap"],
+        choices=NOISES,
         default="mask",
-        help="on the input of autoencoding",
+        help="on the input of autoencoding (default: mask)",
     )
-    training.add_argument(
-        "--dim", type=number(int, 8), default=128, help="of embeddings and layers"
-    )
-    training.add_argument(
-        "--layers", type=number(int, 1), default=4, help="of encoder and of decoder"
-    )
-    training.add_argument(
-        "--lr", type=number(float, 0, True), default=0.004, help="peak learning rate"
-    )
-    training.add_argument("--warmup", type=number(int, 1), default=1000, help="updates")
-    training.add_argument("--max-tokens", type=number(int, 1), default=4096, help="of a batch")
-    learning = result.add_argument_group("learning at inference (stream, ratio)")
+    learning = parser.add_argument_group("learning at inference (stream, ratio)")
     learning.add_argument(
-        "--checkpoint", help="the model to start from (OUT/base/checkpoint_best.pt)"
+        "--checkpoint",
+        metavar="CKPT",
+        help="the model to start from (default: the best of OUT/base)",
     )
     learning.add_argument(
         "--stream",
         nargs="+",
         default=["test", "test1", "test2"],
         metavar="SPLIT",
-        help="whose source is learnt from",
+        help="whose source is learnt from (default: test test1 test2)",
     )
-    learning.add_argument("--sentences", type=number(int, 1), help="at most so many of them")
-    learning.add_argument("--passes", type=number(int, 1), default=2, help="over the stream")
-    learning.add_argument(
-        "--batch", type=number(int, 1), default=16, help="sentences learnt from at a time"
-    )
-    learning.add_argument("--steps", type=number(int, 1), default=1, help="on each batch")
-    learning.add_argument("--adapt-lr", type=number(float, 0, True), default=1e-4, help="of Adam")
     learning.add_argument(
         "--objective",
         choices=["autoencoding", "masked_lm", "contrastive"],
         default="autoencoding",
-        help="what is learnt from the source",
+        help="what is learnt from the source (default: autoencoding)",
     )
     learning.add_argument(
-        "--parameters", choices=["encoder", "all"], default="encoder", help="what learning changes"
+        "--parameters",
+        choices=["encoder", "all"],
+        default="encoder",
+        help="what learning changes (default: encoder)",
     )
-    learning.add_argument(
-        "--replay",
-        type=number(float, 0, True),
-        default=1.0,
-        help="stream: translation steps a step in 'learning, replay'",
-    )
+    for name, kind, default, text in (
+        ("sentences", number(int, 1), None, "at most so many of the stream (default: all)"),
+        ("passes", number(int, 1), 2, "over the stream"),
+        ("batch", number(int, 1), 16, "sentences learnt from at a time"),
+        ("steps", number(int, 1), 1, "on each batch"),
+        ("adapt-lr", number(float, 0, 1, above=True), 1e-4, "learning rate of Adam"),
+        ("replay", number(float, 0, above=True), 1.0, "stream: translation steps a source step"),
+        ("held-out", number(int, 3), None, "first sentences of --valid (default: all)"),
+        ("every", number(int, 1), 50, "stream: batches between two measurements"),
+        ("clusters", number(int, 2), 10, "of K-means"),
+        ("samples", number(int, FEWEST_SAMPLES, 100_000), 1000, "resamples of the tests"),
+    ):
+        told = text if default is None else f"{text} (default: {default:g})"
+        learning.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
     learning.add_argument(
         "--ratios",
         nargs="+",
-        type=number(float, 0, True),
+        type=number(float, 0, above=True),
         default=[0.5, 1.0, 2.0, 4.0, 8.0, math.inf],
-        help="autoencoding steps for each translation step; inf is none of those",
+        metavar="N",
+        help="autoencoding steps a translation step; inf: no translation (default: 0.5 to 8, inf)",
     )
     learning.add_argument(
-        "--valid", default="valid", help="held-out split that BLEU and clusters are measured on"
+        "--valid",
+        default="valid",
+        metavar="SPLIT",
+        help="held-out split that BLEU and clusters are measured on (default: valid)",
     )
-    learning.add_argument("--held-out", type=number(int, 3), help="its first so many sentences")
-    learning.add_argument(
-        "--every", type=number(int, 1), default=50, help="stream: batches between two measurements"
-    )
-    learning.add_argument("--clusters", type=number(int, 2), default=10, help="of K-means")
-    learning.add_argument(
-        "--samples",
-        type=number(int, FEWEST_SAMPLES),
-        default=1000,
-        help="of the bootstrap of alpha*",
-    )
-    return result
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """The text as it stands, and each option with its default."""
+def _data(options: Options) -> Data:
+    wanted = [options.valid]
+    if options.part in ("stream", "ratio"):
+        wanted += options.stream
+    languages = options.source_lang, options.target_lang
+    return read_data(options.data, *languages, options.tokenizer, list(dict.fromkeys(wanted)))
 
 
-def command(argv):
-    """Run one experiment; raises KlangError."""
-    options = parser().parse_args(argv)
-    if not os.path.isfile(os.path.join(options.data, "bin", f"dict.{options.source}.txt")):
-        raise StudyError(
-            f"--data {options.data} holds no bin/dict.{options.source}.txt; make it with klang "
-            "prepare"
-        )
-    if options.experiment == "stream" and options.objective == "contrastive":
+def run(options: Options) -> int:
+    """Run one part."""
+    if options.part == "stream" and options.objective == "contrastive":
         raise StudyError(
             "--objective contrastive cannot learn from one sentence alone, as one of stream's "
             "systems does; use ratio"
         )
+    if options.part in ("stream", "ratio") and options.extra:
+        raise StudyError(f"{options.part} trains nothing: {' '.join(options.extra)} has no effect")
+    options.folder = _data(options)
     options.ratios = sorted(set(options.ratios))
     options.checkpoint = options.checkpoint or os.path.join(
-        options.out, "base", "checkpoint_best.pt"
+        options.out, "base", "checkpoints", "checkpoint_best.pt"
     )
-    torch.set_num_threads(options.threads)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     register()
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq's and matplotlib's remarks
-    EXPERIMENTS[options.experiment](options)
-
-
-def main(argv=None):
-    """Exit status of the command."""
-    return exit_status(
-        "study_autoencoding", lambda: command(sys.argv[1:] if argv is None else argv)
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    os.makedirs(options.out, exist_ok=True)
+    PARTS[options.part](options)
+    return 0
