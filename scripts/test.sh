@@ -5,8 +5,9 @@
 #   scripts/test.sh -m "not slow"      the developer's loop
 #   scripts/test.sh -n 0 tests/losses  one folder in one process
 #
-# KLANG_VENV names the environment's folder (.venv-test), PYTHON the interpreter (python3, 3.8-3.12).
-# KLANG_MULTI30K, a folder with Multi30k's files, adds the trial on real text to the one on generated text.
+# KLANG_VENV names the environment's folder (.venv-test), PYTHON the interpreter (python3,
+# 3.8-3.12). KLANG_MULTI30K, a folder with Multi30k's files, adds the trial on real text to the one
+# on generated text.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,15 +1,12 @@
 """The table made of training logs, and the picture."""
 
 import csv
-import subprocess
-import sys
 
 import pytest
 
 from fairseq_klang.analysis.curves import write_report
 from fairseq_klang.errors import KlangError
 from helpers.logs import JSON_LOG, log
-from helpers.running import ROOT
 
 
 @pytest.mark.parametrize(
@@ -98,27 +95,3 @@ def test_the_table_goes_through_a_link_and_the_link_stays(tmp_path):
     write_report([str(tmp_path / "run")], str(tmp_path / "out"))
     assert (tmp_path / "out" / "curves.csv").is_symlink()
     assert (tmp_path / "elsewhere.csv").read_text().startswith("run,split,")
-
-
-def test_the_progress_bar_of_the_quickstart_follows_a_log(tmp_path):
-    command = [
-        sys.executable,
-        "examples/quickstart/progress.py",
-        "--epochs",
-        "1",
-        "--name",
-        "ce",
-        "--log",
-        str(tmp_path / "console.log"),
-    ]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        input=JSON_LOG,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "console.log").read_text() == JSON_LOG
-    assert "ce, epoch 1: validation perplexity 128, BLEU 3.5" in done.stderr
-    assert "100%" in done.stderr and "epoch 1.0 of 1" in done.stderr

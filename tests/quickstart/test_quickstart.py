@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from helpers.running import ROOT
 
 
@@ -18,6 +20,7 @@ def quickstart(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_smoke_run_scores_both_trainings_and_a_second_run_reuses_them(tmp_path):
     first = quickstart("--smoke", "--active-env", "--out", tmp_path)
     assert first.returncode == 0, first.stdout[-3000:]
