@@ -93,7 +93,7 @@ def _draw(axes: Any, panel: Panel, runs: Runs) -> None:
     """
     from matplotlib.lines import Line2D
 
-    drawn: List[Tuple[str, str]] = []
+    drawn: List[Tuple[str, Any]] = []
     for colour, rows in zip(_colours(len(runs)), runs.values()):
         for (metric, label), style in zip(panel.metrics, STYLES):
             series = _series(rows, metric, panel.log)

@@ -495,7 +495,8 @@ def skeleton(options: Options) -> None:
                 rows.append(row)
     _write(options, rows)
     points = [(row.settings["epoch"], row.value) for row in rows if row.measure == "bleu_lc"]
-    lines = {"reconstruction": points, "the series' 90": [(1, 90), (options.pretrain_epochs, 90)]}
+    lines: Dict[str, Points] = {"reconstruction": points}
+    lines["the series' 90"] = [(1, 90), (options.pretrain_epochs, 90)]
     _draw(options, {"BLEU of the source language onto itself": ("epoch", lines)})
 
 

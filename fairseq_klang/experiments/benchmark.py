@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from fairseq import optim, tasks
@@ -24,6 +24,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from torch import Tensor
 from tqdm import tqdm
 
 from .. import register
@@ -68,10 +69,14 @@ distribution. One CSV row for each criterion of each cell; a cell that is in the
 is asked for is not measured again. klang benchmark plot draws from that file alone.
 """
 
+Sample = Dict[str, Any]  # a batch as fairseq's tasks make it
+Loss = Tuple[Tensor, int, Dict[str, Any]]
+Action = Callable[[], None]
+
 LENGTH = 32
 EPSILON = 0.1  # label smoothing, as the field trains
 ALPHA = 0.8
-SPECIAL = dict(bos=0, pad=1, eos=2, unk=3)
+SPECIAL: Any = dict(bos=0, pad=1, eos=2, unk=3)
 ARCHITECTURES = {256: "transformer_dualhead_b0", 512: "transformer_dualhead_b1"}
 CRITERIONS = {
     "fairseq_ce": "fairseq's label_smoothed_cross_entropy",
@@ -120,11 +125,11 @@ class BenchmarkError(KlangError):
 class DenseCriterion(torch.nn.Module):
     """The naive dual head: full logits of both heads, a masked softmax, and plain autograd."""
 
-    def __init__(self, topk):
+    def __init__(self, topk: int) -> None:
         super().__init__()
         self.topk = topk
 
-    def forward(self, model, sample):
+    def forward(self, model: Any, sample: Sample) -> Loss:
         """(loss, sample_size, {}) as fairseq's criterions return them."""
         features, extra = model(**sample["net_input"], features_only=True)
         (ce_head, sb_head), target = extra["heads"], sample["target"]
@@ -143,7 +148,7 @@ class DenseCriterion(torch.nn.Module):
         )
 
 
-def log_softmax(logits):
+def log_softmax(logits: Tensor) -> Tensor:
     """fairseq's get_normalized_probs for criterions: float32, [B, T, V] -> [B * T, V]."""
     return torch.log_softmax(logits, -1, dtype=torch.float32).flatten(0, 1)
 
@@ -151,10 +156,10 @@ def log_softmax(logits):
 class SourceCriterion:
     """One objective of learning from the source alone, as a criterion."""
 
-    def __init__(self, objective, task):
+    def __init__(self, objective: str, task: Any) -> None:
         self.objective = SourceObjective(objective, task.source_dictionary)
 
-    def __call__(self, model, sample):
+    def __call__(self, model: Any, sample: Sample) -> Loss:
         """(loss, sample_size, {}) as fairseq's criterions return them."""
         sentences = strip_padding(sample["net_input"]["src_tokens"], SPECIAL["pad"])
         loss, units = self.objective(
@@ -167,7 +172,7 @@ class HeadsOnly(DualHeadDecoder, torch.nn.Module):
     """Two output layers and nothing below them: the decoder's states are a parameter, so that they
     get a gradient too."""
 
-    def __init__(self, vocab, dim, batch):
+    def __init__(self, vocab: int, dim: int, batch: int) -> None:
         super().__init__()
         self.features = torch.nn.Parameter(torch.randn(batch, LENGTH, dim))
         self.output_projection, self.sb_projection = (
@@ -178,22 +183,22 @@ class HeadsOnly(DualHeadDecoder, torch.nn.Module):
 
     encoder, decoder = None, property(lambda self: self)
 
-    def forward(self, features_only=False, **_):
+    def forward(self, features_only: bool = False, **_: Any) -> Tuple[Tensor, Dict[str, Any]]:
         """(features, {"heads"}) or (logits [B, T, V], {}), as a dual-head model."""
         if features_only:
             return self.features, {"heads": decoder_heads(self)}
         return self.output_projection(self.features), {}
 
-    def get_normalized_probs(self, net_output, log_probs):
+    def get_normalized_probs(self, net_output: Any, log_probs: bool) -> Tensor:
         """log p [B, T, V] in float32, as fairseq's decoder."""
         return torch.log_softmax(net_output[0], -1, dtype=torch.float32)
 
-    def get_targets(self, sample, net_output):
+    def get_targets(self, sample: Sample, net_output: Any) -> Tensor:
         """[B, T], as fairseq's model."""
         return sample["target"]
 
 
-def dictionary(vocab):
+def dictionary(vocab: int) -> Dictionary:
     """A fairseq dictionary of `vocab` types, specials included."""
     result = Dictionary()
     for i in range(vocab - len(result)):
@@ -201,7 +206,7 @@ def dictionary(vocab):
     return result
 
 
-def build_task(vocab, adapt_steps=None):
+def build_task(vocab: int, adapt_steps: Optional[int] = None) -> Any:
     """A translation task with a joined dictionary of that size and no data; with `adapt_steps`, the
     one that can adapt."""
     config = (
@@ -216,7 +221,7 @@ def build_task(vocab, adapt_steps=None):
     )(config, words, words)
 
 
-def build_criterion(name, task):
+def build_criterion(name: str, task: Any) -> Callable[[Any, Sample], Loss]:
     """The criterion that `name` stands for, at label smoothing 0.1 and the criterion's defaults."""
     if name in SOURCE_STEPS:
         return SourceCriterion(SOURCE_STEPS[name][1], task)
@@ -236,7 +241,7 @@ def build_criterion(name, task):
     return RestrictedSoftBleuCriterion(task, config)
 
 
-def build_sample(vocab, rows, length, rng):
+def build_sample(vocab: int, rows: int, length: int, rng: torch.Generator) -> Sample:
     """A batch of `rows` target tokens in sentences of `length`, `</s>` included, drawn from a Zipf
     distribution."""
     batch = rows // length
@@ -252,7 +257,7 @@ def build_sample(vocab, rows, length, rng):
     return dict(net_input=net_input, target=target, ntokens=batch * length, nsentences=batch)
 
 
-def to_device(value, device):
+def to_device(value: Any, device: str) -> Any:
     """The sample with its tensors on `device`."""
     if isinstance(value, dict):
         return {key: to_device(item, device) for key, item in value.items()}
@@ -263,7 +268,15 @@ class Cell:
     """One cell of the grid: builds its model and batch, and runs one step of any criterion on
     them."""
 
-    def __init__(self, what, vocab, rows, dim, options, autoencoder="none"):
+    def __init__(
+        self,
+        what: str,
+        vocab: int,
+        rows: int,
+        dim: int,
+        options: argparse.Namespace,
+        autoencoder: str = "none",
+    ) -> None:
         torch.manual_seed(options.seed)
         rng = torch.Generator().manual_seed(options.seed)
         self.what, self.options = what, options
@@ -279,14 +292,15 @@ class Cell:
             ARCH_CONFIG_REGISTRY[ARCHITECTURES[dim]](args)
             self.model = ARCH_MODEL_REGISTRY[ARCHITECTURES[dim]].build_model(args, self.task)
         self.model.to(options.device).train()
-        self.optimizer = self.buffers = None
+        self.optimizer: Any = None
+        self.buffers: Optional[Tuple[Tensor, Tensor]] = None
         if what != "head":
             config = optim.adam.FairseqAdamConfig(adam_betas="(0.9, 0.98)", lr=[0.0005])
             self.optimizer = optim.adam.FairseqAdam(
                 config, [p for p in self.model.parameters() if p.requires_grad]
             )
 
-    def step(self, criterion):
+    def step(self, criterion: Callable[[Any, Sample], Loss]) -> None:
         """One step: forward, backward, and where the whole step is measured clipping and Adam."""
         with torch.autocast(
             self.options.device,
@@ -302,7 +316,7 @@ class Cell:
         for parameter in self.model.parameters():
             parameter.grad = None
 
-    def ngrams(self):
+    def ngrams(self) -> None:
         """The soft n-gram part alone, forward and backward, from log p_SB(y_s | t) [B, T, T]."""
         target = self.sample["target"]
         log_probs = torch.log_softmax(
@@ -313,7 +327,7 @@ class Cell:
             log_probs, target, scored, matchable, scored.long(), 4, "true", 0.5, "matched"
         ).score.sum().backward()
 
-    def translate(self, adapt_steps):
+    def translate(self, adapt_steps: Optional[int]) -> Action:
         """What translates the batch: fairseq's generator at beam 5, LENGTH tokens a sentence, and
         with a number the steps before it."""
         task = build_task(len(self.task.source_dictionary), adapt_steps)
@@ -322,13 +336,13 @@ class Cell:
         )  # an untrained model knows no end
         generator = task.build_generator([self.model], args)
 
-        def action():
+        def action() -> None:
             self.model.eval()
             task.inference_step(generator, [self.model], self.sample)
 
         return action
 
-    def gemm(self):
+    def gemm(self) -> None:
         """The products of one head's weight gradient, 2NVd operations: the fastest that this
         machine multiplies at these sizes."""
         features, weight = (
@@ -348,7 +362,7 @@ class Cell:
 # -- measuring -------------------------------------------------------------------------------------
 
 
-def seconds(action, device):
+def seconds(action: Action, device: str) -> float:
     """Wall time of `action()`, waiting for the device."""
     start = time.perf_counter()
     action()
@@ -357,7 +371,14 @@ def seconds(action, device):
     return time.perf_counter() - start
 
 
-def build_actions(what, vocab, rows, dim, names, options):
+def build_actions(
+    what: str,
+    vocab: int,
+    rows: int,
+    dim: int,
+    names: Sequence[str],
+    options: argparse.Namespace,
+) -> Dict[str, Action]:
     """{name: a function that runs it once}, for the criterions `names` and what else belongs to
     such a cell."""
     cell = Cell(what, vocab, rows, dim, options, "linear" if what == "adapt" else "none")
@@ -369,7 +390,7 @@ def build_actions(what, vocab, rows, dim, names, options):
         else cell
         for name in names
     }
-    actions = {
+    actions: Dict[str, Action] = {
         name: functools.partial(own.step, build_criterion(name, own.task))
         for name, own in cells.items()
     }
@@ -380,10 +401,12 @@ def build_actions(what, vocab, rows, dim, names, options):
     return actions
 
 
-def measure(actions, rounds, device, progress):
+def measure(
+    actions: Dict[str, Action], rounds: int, device: str, progress: tqdm
+) -> Dict[str, List[float]]:
     """{name: [seconds of each round]}, the names in turn within a round; the first round only warms
     up."""
-    times = {name: [] for name in actions}
+    times: Dict[str, List[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
             elapsed = seconds(action, device)
@@ -394,7 +417,9 @@ def measure(actions, rounds, device, progress):
     return times
 
 
-def peak_memory(what, vocab, rows, dim, name, options):
+def peak_memory(
+    what: str, vocab: int, rows: int, dim: int, name: str, options: argparse.Namespace
+) -> float:
     """Peak MiB that one step adds to a fresh process which holds the batch and, for `head`, the
     decoder states."""
     command = [
@@ -415,7 +440,9 @@ def peak_memory(what, vocab, rows, dim, name, options):
     return float(found.stdout.split()[-1])
 
 
-def print_peak(what, vocab, rows, dim, name, options):
+def print_peak(
+    what: str, vocab: int, rows: int, dim: int, name: str, options: argparse.Namespace
+) -> None:
     """What --peak-of runs: one small step to load the libraries, then the step that counts."""
     small = Cell(what, 200, 2 * LENGTH, dim, options)
     small.step(build_criterion(name, small.task))
@@ -444,7 +471,7 @@ def peak(device: str) -> float:
         )
 
 
-def quantile(values, share):
+def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of `values` lie, by linear interpolation."""
     values = sorted(values)
     position = share * (len(values) - 1)
@@ -452,7 +479,16 @@ def quantile(values, share):
     return values[low] + (position - low) * (values[min(low + 1, len(values) - 1)] - values[low])
 
 
-def table_rows(times, peaks, what, vocab, rows, dim, options, common):
+def table_rows(
+    times: Dict[str, List[float]],
+    peaks: Dict[str, float],
+    what: str,
+    vocab: int,
+    rows: int,
+    dim: int,
+    options: argparse.Namespace,
+    common: Dict[str, Any],
+) -> Iterator[Dict[str, Any]]:
     """The CSV rows of one cell; a ratio is to BASE's time, in whatever order they are measured."""
     base = times[BASE.get(what, "fairseq_ce")]
     gemm = times.get("gemm")
@@ -461,7 +497,7 @@ def table_rows(times, peaks, what, vocab, rows, dim, options, common):
         if name == "gemm":
             continue
         work = FLOPS[name] * rows * vocab * dim / 1e9 if name in FLOPS else None
-        bound = work / rate if rate else None
+        bound = work / rate if work and rate else None
         median = statistics.median(values)
         yield dict(
             common,
@@ -488,12 +524,12 @@ SETTING = ("device", "dtype", "threads")
 CELL = ("what", "vocab", "rows", "dim", *SETTING)
 
 
-def cell_of(row):
+def cell_of(row: Dict[str, Any]) -> Tuple[str, ...]:
     """What cell and setting a row of the CSV belongs to, as strings."""
     return tuple(str(row[key]) for key in CELL)
 
 
-def read_rows(path):
+def read_rows(path: str) -> List[Dict[str, Any]]:
     """The rows that the CSV holds; raises BenchmarkError for another file, and for one that was cut
     short."""
     if not os.path.exists(path) or not os.path.getsize(path):
@@ -519,7 +555,7 @@ def write_rows(path: str, rows: Sequence[Dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def cells(options):
+def cells(options: argparse.Namespace) -> Iterator[Tuple[str, int, int, int]]:
     """The grid: (what, V, N, d) of every cell."""
     for what, vocab, rows, dim in itertools.product(
         options.what, options.vocab, options.rows, options.dim
@@ -558,7 +594,7 @@ def run(options: argparse.Namespace) -> int:
     write_rows(
         options.out, rows_so_far
     )  # a file that cannot be written shows now, not after the first cell
-    have = {}
+    have: Dict[Tuple[str, ...], Set[str]] = {}
     for row in rows_so_far:
         have.setdefault(cell_of(row), set()).add(row["criterion"])
     names = [
@@ -581,7 +617,7 @@ def run(options: argparse.Namespace) -> int:
         else f"{platform.machine()}, {os.cpu_count()} cores",
     )
 
-    def cell_here(cell):
+    def cell_here(cell: Tuple[str, int, int, int]) -> Tuple[str, ...]:
         return cell_of(dict(zip(CELL, (*cell, *(getattr(options, key) for key in SETTING)))))
 
     grid = list(cells(options))

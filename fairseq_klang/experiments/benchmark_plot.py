@@ -24,8 +24,7 @@ exponents of a least-squares fit of logarithms).
 """
 
 Row = Dict[str, Any]
-OTHERS = ("what", "criterion", "peak_mib", "bound_share", "threads", "device", "dtype")
-OTHERS += ("versions", "python", "machine")
+OTHERS = "what criterion peak_mib bound_share threads device dtype versions python machine".split()
 PARTS = ("p20", "median", "p80")
 NUMBERS = ("vocab", "rows", "dim", "median_s", "p20_s", "p80_s", "ratio")
 LABELS = {

@@ -84,7 +84,7 @@ def time_steps(data: str, arch: str, rounds: int, max_tokens: int) -> Dict[str, 
     }
     seconds: Dict[str, List[float]] = {name: [] for name in models}
     for update, sample in zip(range(rounds + 1), batches):
-        for name in sorted(models, reverse=update % 2):
+        for name in sorted(models, reverse=bool(update % 2)):
             begin = time.perf_counter()
             models[name].set_num_updates(update)
             criterion(models[name], sample)[0].backward()

@@ -16,7 +16,7 @@ from ..files import read_lines, written
 from .options import add_lanes, add_machine, device_of, named_paths, number, seed_number
 from .plan import Data, Plan, read_data
 from .recipes import find_recipe, read_table
-from .runner import check_flags, run_all
+from .runner import References, check_flags, run_all
 
 EPILOG = """\
 examples:
@@ -205,7 +205,8 @@ def start(options: argparse.Namespace) -> None:
     for name in sizes:
         if name not in datas:
             raise StudyError(f"--pad names {name}, which --data does not")
-    jobs, cells = [], []
+    jobs: List[Tuple[Plan, References]] = []
+    cells: List[Cell] = []
     for name, folder in datas.items():
         data = read_data(folder, subsets=())
         if name in sizes:

@@ -102,7 +102,7 @@ def jobs_of(options: argparse.Namespace) -> Dict[Tuple[str, str, int], Tuple[Pla
             reason = f"there is no file {path}" if name in datas else f"--data names no {name}"
             raise StudyError(f"--from {name}={path}: {reason}")
     device, recipe = device_of(options.device), read_table()["m30k"]
-    jobs = {}
+    jobs: Dict[Tuple[str, str, int], Tuple[Plan, References]] = {}
     for name, folder in datas.items():
         data = read_data(folder)
         reference = find_reference(data, "test")

@@ -385,10 +385,15 @@ def score(plan: Plan, references: References, averaged: Optional[int]) -> Dict[s
             for subset, path in tests.items()
         },
     }
-    text = {"subword": plan.data.subword, "tokenizer": plan.data.tokenizer}
     for (subset, beam), output in plan.outputs().items():
         if subset in tests:
-            found = score_output(tests[subset], [output], plan.data.target, **text)
+            found = score_output(
+                tests[subset],
+                [output],
+                plan.data.target,
+                subword=plan.data.subword,
+                tokenizer=plan.data.tokenizer,
+            )
             report["tests"][subset]["systems"][beam] = found.as_dict()["systems"][0]
     write_json(os.path.join(plan.out, "scores.json"), report)
     return report
