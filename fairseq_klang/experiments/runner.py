@@ -43,16 +43,14 @@ def read_settings(folder: str) -> Optional[Dict[str, Any]]:
     if settings is None:
         return None
     key = settings.get("key") if isinstance(settings, dict) else None
-    whole = (
-        isinstance(key, dict)
-        and isinstance(settings.get("starts"), list)
-        and isinstance(key.get("train"), list)
-        and isinstance(key.get("generate"), dict)
-    )
-    words = [key["train"], *key["generate"].values()] if whole else [None]
-    if not all(
-        isinstance(flags, list) and all(isinstance(w, str) for w in flags) for flags in words
-    ):
+    commands: List[Any] = [None]
+    if isinstance(key, dict) and isinstance(settings.get("starts"), list):
+        generate = key.get("generate")
+        commands = [
+            key.get("train"),
+            *(generate.values() if isinstance(generate, dict) else [None]),
+        ]
+    if not all(isinstance(words, list) and set(map(type, words)) <= {str} for words in commands):
         raise RecipeError(f"{path} is damaged: it does not tell what was run; {fix}")
     return settings
 
