@@ -617,7 +617,8 @@ def main(argv=None):
     130 (interrupted)."""
     if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output
         sys.stderr = open(os.devnull, "w")
-    for name in ("filelock", "sacrebleu", "matplotlib"):  # fairseq turns on every logger's debug messages
+    # fairseq turns on every logger's debug messages
+    for name in ("filelock", "sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)
     root = parser()
     args, extra = root.parse_known_args(argv)
