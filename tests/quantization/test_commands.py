@@ -197,7 +197,7 @@ def test_export_and_translate_a_qat_checkpoint(prepared, runs, tmp_path, capsys)
         "--output",
         tmp_path / "out.en",
     )
-    assert (status, out) == (0, "") and "11/11" in err.replace("9/9", "11/11")
+    assert (status, out) == (0, "") and "9/9" in err  # of 7 lines and 2 blank ones
     assert (tmp_path / "out.en").read_text().splitlines() == expected[:2] + ["", ""] + expected[2:]
     piped = run("fairseq_klang.cli", "translate", tmp_path / "int8", stdin=text)
     assert piped.stdout == (tmp_path / "out.en").read_text()
