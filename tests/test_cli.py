@@ -62,6 +62,7 @@ def test_help_lists_every_command(capsys):
     assert all(command.split()[0] in out for command in COMMANDS)
 
 
+@pytest.mark.slow
 def test_prepare_then_everything_from_its_folder(capsys, tmp_path):
     for split, count in (("train", 6), ("dev", 5), ("test", 5)):
         for lang in ("de", "en"):
@@ -293,6 +294,7 @@ def test_doctor_ends_with_1_when_something_is_broken(capsys, monkeypatch):
     assert status == 1 and "broken   b\n         fix: mend b" in out
 
 
+@pytest.mark.slow
 def test_doctor_sees_what_is_broken(monkeypatch, tmp_path):
     (tmp_path / "broken_plugin").mkdir()
     (tmp_path / "broken_plugin" / "__init__.py").write_text(

@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from helpers.running import ROOT, TINY_TRANSFORMER, spawn, train_arguments
 
 
+@pytest.mark.slow
 def test_pip_installed_from_any_folder(joined_data, tmp_path):
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -90,6 +93,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_import_the_user_dir(joined_data, tmp_path):
     script = tmp_path / "spawned_training.py"
     script.write_text(WORKER)
@@ -127,6 +131,7 @@ def python(code, path=ROOT):
     )
 
 
+@pytest.mark.slow
 def test_without_fairseq_one_line_says_so_and_the_losses_work(tmp_path):
     (tmp_path / "fairseq.py").write_text("raise ImportError('no such thing here')\n")
     path = f"{tmp_path}{os.pathsep}{ROOT}"
@@ -152,6 +157,7 @@ print("restricted_softbleu" in CRITERION_REGISTRY, "lstm_dualhead" in ARCH_MODEL
 """
 
 
+@pytest.mark.slow
 def test_everything_is_registered_after_fairseq_or_by_a_call():
     after = "import fairseq\nimport fairseq_klang"
     called = "import fairseq_klang\nfairseq_klang.register()\nfairseq_klang.register()"

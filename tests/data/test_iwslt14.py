@@ -151,6 +151,7 @@ def visible(folder):
 # -- what comes out --
 
 
+@pytest.mark.slow
 def test_from_archive_to_fairseq(archive, published, tmp_path, capsys):
     status, out, _ = klang(
         capsys, "--archive", archive, "--out", tmp_path, "--preset", "bpe10k", "--vocab-size", 200
@@ -819,9 +820,8 @@ def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path,
                 if name.endswith("partial")
             ]
             if server.seen and found and process.poll() is None:
-                time.sleep(
-                    0.5
-                )  # what has come is in the process's buffer or in the file: either is a state to resume from
+                # What has come is in the process's buffer or in the file: a run can go on from both.
+                time.sleep(0.5)
                 # Another one does not go into the same folders meanwhile.
                 for name, more in (
                     ("--out", []),
@@ -927,6 +927,7 @@ def test_threshold_is_the_closest(counts, size):
     assert words == max(found for found in sizes.values() if abs(found - size) == abs(words - size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dictionary, size", [("joined", 3), ("separate", 2)])
 def test_words_above_the_threshold(tmp_path, dictionary, size):
     for lang, text in (("de", "a a a b b c\na b d\n"), ("en", "a x x y\nx y z\n")):

@@ -128,6 +128,7 @@ def test_bpe_is_learned_on_train_only(inputs, prepared, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_sentencepiece(inputs, tmp_path):
     out = tmp_path / "out"
     report = prepare(
@@ -146,6 +147,7 @@ def test_sentencepiece(inputs, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_words_keeps_the_most_frequent(inputs, tmp_path):
     out = tmp_path / "out"
     report = prepare(
@@ -205,6 +207,7 @@ def test_detokenizing_undoes_tokenizing(words, end, escape):
 # -- a stopped, repeated or changed run --
 
 
+@pytest.mark.slow
 def test_resumes_after_a_stop_in_each_step(inputs, prepared, tmp_path, monkeypatch):
     done = []
     for step in module.STEPS:
@@ -296,6 +299,7 @@ def contents(folder):
     }
 
 
+@pytest.mark.slow
 def test_a_damaged_folder_is_made_again(inputs, prepared, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     module.shutil.copytree(prepared[0], out)

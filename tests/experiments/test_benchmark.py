@@ -65,6 +65,7 @@ def test_every_cell_has_its_figures(measured):
     )
 
 
+@pytest.mark.slow
 def test_learning_from_the_source_is_measured_beside_training(tmp_path):
     out = tmp_path / "s.csv"
     grid = ["--vocab", 300, "--rows", 64, "--dim", 256, "--rounds", 1, "--threads", 1, "--out", out]

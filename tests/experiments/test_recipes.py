@@ -226,7 +226,9 @@ def test_run_sh_is_the_same_as_the_runner(joined_data, capsys):
         stdout=subprocess.PIPE,
         check=True,
         text=True,
-        env=dict(os.environ, PYTHON=sys.executable),
+        env=dict(
+            os.environ, PATH=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+        ),
         cwd=os.getcwd(),
     ).stdout
     assert cli.main(["recipe", *arguments]) == 0
