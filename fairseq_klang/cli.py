@@ -272,8 +272,8 @@ def _iwslt14_parser(corpora):
         "--preset",
         default="bpe8k",
         metavar="{{{}}}".format(",".join(PRESETS)),
-        help="bpe8k, bpe32k: joined dictionary; bpe10k: fairseq's own, separate dictionaries; sentencepiece: 8,000 joined; "
-        "word: joined, words above the threshold that comes closest to 56,652 (default: bpe8k)",
+        help="bpe8k, bpe32k: joined dictionary; bpe10k: fairseq's own, separate dictionaries; "
+        "sentencepiece: 8,000 joined; word: joined, words above the threshold that comes closest to 56,652 (default: bpe8k)",
     )
     parser.add_argument(
         "--archive",
@@ -495,8 +495,8 @@ def _translate_parser(commands):
         "--buffer-size",
         type=int,
         metavar="N",
-        help="lines that are read before they are sorted by length and translated; 1 answers each line of a pipe at once "
-        "(default: 2000, and 1 where you type)",
+        help="lines that are read before they are sorted by length and translated; 1 answers each "
+        "line of a pipe at once (default: 2000, and 1 where you type)",
     )
 
 

@@ -237,12 +237,14 @@ def test_public_functions_are_typed(module):
 
 @pytest.mark.xfail(reason="pages are being rewritten")
 def test_lines_have_at_most_100_characters():
-    """In code and in docs; a row of a table and a line with a URL may be longer."""
+    """In docs and scripts; ruff looks at Python. Not so the rows of tables, URLs and templates'
+    expressions, which cannot be broken."""
+    whole = re.compile(r"\s*\||.*://|.*\{[{%]")
     long = [
         f"{name}:{number}"
-        for name in tracked(".py", ".sh", ".ini", ".md", ".j2", ".ci/run")
+        for name in tracked(".sh", ".ini", ".md", ".j2", ".ci/run")
         for number, line in enumerate(text_of(name).splitlines(), 1)
-        if len(line) > 100 and not line.lstrip().startswith("|") and "://" not in line
+        if len(line) > 100 and not whole.match(line)
     ]
     assert not long, f"{len(long)} lines: {' '.join(long)}"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prepare IWSLT14 German-English as this folder's README uses it: examples/iwslt14/prepare.sh PRESET [OPTION...]
+# Prepares IWSLT14 German-English as this folder's README uses it:
+# examples/iwslt14/prepare.sh PRESET [OPTION...]
 set -euo pipefail
 if [[ ${1-} == -h || ${1-} == --help ]]; then
   echo "usage: $0 bpe8k|bpe32k|bpe10k|sentencepiece|word [option of klang prepare iwslt14 ...]"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# Prepare Multi30k German-English as this folder's README uses it: examples/multi30k/prepare.sh --from DIR
+# Prepares Multi30k German-English as this folder's README uses it:
+# examples/multi30k/prepare.sh --from DIR
 set -euo pipefail
 exec klang prepare multi30k --out data/multi30k --subword bpe --vocab-size 8000 "$@"

@@ -57,7 +57,10 @@ class Check:
             + f", log-probabilities of {self.tokens} tokens within {self.float_logprob:.1e}"
         )
         if self.int8_identical is not None:
-            text += f"\nint8: {self.int8_identical:.1%} identical to the model as trained, mean log-probability of a token {self.int8_logprob:+.4f}"
+            text += (
+                f"\nint8: {self.int8_identical:.1%} identical to the model as trained, "
+                f"mean log-probability of a token {self.int8_logprob:+.4f}"
+            )
         # The check compares two models that read the same dictionaries: whether these are the right
         # ones only a reader sees.
         return text + "".join(

@@ -820,7 +820,7 @@ def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path,
                 if name.endswith("partial")
             ]
             if server.seen and found and process.poll() is None:
-                # What has come is in the process's buffer or in the file: a run can go on from both.
+                # What has come is in the process's buffer or in the file: a run goes on from both.
                 time.sleep(0.5)
                 # Another one does not go into the same folders meanwhile.
                 for name, more in (

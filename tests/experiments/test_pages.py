@@ -1,4 +1,4 @@
-"""The pages of docs/: current, free of typed figures in tables, and errors that name their place."""
+"""The pages of docs/: current, no typed figures in tables, errors that name their place."""
 
 import argparse
 import os

@@ -16,8 +16,8 @@ from helpers.models import SMALL, batch, build, dictionary, small
 fairseq_klang.register()
 
 ARCHITECTURES = [name for name in sorted(ARCH_MODEL_REGISTRY) if "dualhead" in name]
-# Parameters in millions at V = 8,000 in the series, which leaves the last digit open: the vocabulary
-# may or may not count fairseq's four special tokens, worth up to 0.006 M here.
+# Parameters in millions at V = 8,000 in the series, which leaves the last digit open: it does not
+# say whether V counts fairseq's four special tokens, worth up to 0.006 M here.
 SIZES = {
     "transformer_dualhead_b0": 11.68,
     "transformer_dualhead_b1": 34.37,
