@@ -273,7 +273,8 @@ def _iwslt14_parser(corpora):
         default="bpe8k",
         metavar="{{{}}}".format(",".join(PRESETS)),
         help="bpe8k, bpe32k: joined dictionary; bpe10k: fairseq's own, separate dictionaries; "
-        "sentencepiece: 8,000 joined; word: joined, words above the threshold that comes closest to 56,652 (default: bpe8k)",
+        "sentencepiece: 8,000 joined; word: joined, words above the threshold that comes closest "
+        "to 56,652 (default: bpe8k)",
     )
     parser.add_argument(
         "--archive",

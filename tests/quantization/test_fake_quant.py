@@ -13,7 +13,7 @@ from fairseq_klang.quantization.fake_quant import fake_quantize, quantize, round
 
 
 def reference(row, bits):
-    """(whole numbers, scale) of one row in plain Python, as DESIGN's engine does it; round() is
+    """(whole numbers, scale) of one row in plain Python, as CTranslate2 does it; round() is
     half to even."""
     largest = max(abs(value) for value in row)
     scale = (2 ** (bits - 1) - 1) / largest if largest else 1.0
