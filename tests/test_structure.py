@@ -268,7 +268,6 @@ def test_only_files_py_gives_files_their_names():
     assert found == []
 
 
-@pytest.mark.xfail(reason="citations are being moved")
 def test_no_file_names_a_page_that_readers_do_not_have():
     """Code and docs cite docs/, not the plan that the project was written from."""
     names = tracked(".py", ".sh", ".ini", ".md", ".j2", ".toml", ".cff", ".csv", "run")
