@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import IO, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from tqdm import tqdm
 
@@ -147,11 +147,14 @@ class Commands:
     ) -> None:
         """Run a command: its standard output to `output`, its errors appended to the file `log`.
 
+        Where both are one file, both take one way to it, so that they stay in order.
         follow: is called with each line of output. Raises RecipeError, with the last line of the
         log, where the command fails, and StoppedError after :meth:`stop`.
         """
         with open(log, "ab") as errors:
-            process = self._start(command, errors)
+            process = self._start(
+                command, subprocess.STDOUT if getattr(output, "name", "") == log else errors
+            )
             assert process.stdout is not None
             try:
                 for line in process.stdout:
@@ -175,7 +178,9 @@ class Commands:
                 f"{command[0]} ended with status {status}: {lines[-1]} (all of it: {log})"
             )
 
-    def _start(self, command: Sequence[str], errors: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _start(
+        self, command: Sequence[str], errors: Union[int, IO[bytes]]
+    ) -> "subprocess.Popen[bytes]":
         path = [os.path.dirname(PACKAGE), os.environ.get("PYTHONPATH", "")]
         environment = dict(
             os.environ,

@@ -48,6 +48,17 @@ def test_a_command_that_fails_is_told_with_its_last_line(modules):
         output_of("fails", modules)
 
 
+def test_the_last_line_of_one_file_is_the_last_that_was_said(modules):
+    """An error overtook what had been printed before, and another line was told as the reason."""
+    said = "import sys\nprint('line\\n' * 2000)\nsys.exit('no such luck')\n"
+    (modules / "says_much.py").write_text(said)
+    log = str(modules / "one.log")
+    with open(log, "ab") as stream, pytest.raises(RecipeError, match="status 1: no such luck"):
+        Commands().execute(
+            ["python", "-m", "says_much"], stream, log, lambda line: time.sleep(0.0001)
+        )
+
+
 def is_alive(process):
     try:
         os.kill(process, 0)
