@@ -245,6 +245,7 @@ def test_report_calls_curves(capsys, monkeypatch):
 # -- doctor --
 
 
+@pytest.mark.slow
 def test_doctor_finds_this_installation_sound(capsys):
     status, out, _ = klang(capsys, "doctor")
     assert status == 0 and "broken" not in out

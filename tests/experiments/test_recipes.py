@@ -250,6 +250,7 @@ def test_gpus_share_the_recipes_batch(joined_data, capsys):
     )
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_refused_in_one_line(joined_data, tmp_path, capsys):
     assert "there is no recipe 'A99'; the recipes are A1, A2" in refused(
         capsys, "A99", "--data", joined_data

@@ -221,6 +221,7 @@ os._exit(0)  # all is compared; gloo's threads now and then abort a Python that 
 """
 
 
+@pytest.mark.slow
 def test_unused_halves_do_not_stop_pytorchs_ddp():
     """The default back end of fairseq, in two processes on CPUs: every step kind, several steps,
     the same gradients on both.

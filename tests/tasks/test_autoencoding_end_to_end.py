@@ -309,6 +309,7 @@ def test_no_steps_is_the_plain_task_byte_for_byte(joined_data, trained, plain):
     assert plain and output(generate(joined_data, checkpoint, "--adapt-steps", "0")) == plain
 
 
+@pytest.mark.slow
 def test_with_reset_neither_order_nor_batch_size_changes_a_translation(joined_data, trained, plain):
     checkpoint, _ = trained
     flags = [
