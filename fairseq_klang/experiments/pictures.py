@@ -81,11 +81,11 @@ def heads(rows: List[Row], path: str) -> None:
     """Shares of positions at which the SB head says the target, the previous token, or one token
     always, by epoch; a panel for each run."""
     pyplot = _pyplot()
-    texts = {"target": "= target", "previous": "= previous token", "common": "one token, always"}
+    texts = {"target": "= target", "previous": "= previous token", "mode": "one token, always"}
     rows = [
         row
         for row in rows
-        if row.settings.get("head") == "SB" and isinstance(row.settings.get("epoch"), int)
+        if row.settings.get("head") == "sb" and isinstance(row.settings.get("epoch"), int)
     ]
     runs = list(dict.fromkeys(row.run for row in rows))
     figure, axes = pyplot.subplots(
@@ -100,7 +100,7 @@ def heads(rows: List[Row], path: str) -> None:
         for measure, text in texts.items():
             own = [row for row in rows if row.run == run and row.measure == measure]
             own.sort(key=lambda row: int(row.settings["epoch"]))
-            if measure == "common":
+            if measure == "mode":
                 text += f" (at the end {own[-1].settings['token']!r})"
             epochs = [row.settings["epoch"] for row in own]
             axis.plot(epochs, [row.value for row in own], marker="o", label=text)
