@@ -8,8 +8,7 @@ import logging
 import os
 import sys
 
-from .data.iwslt14 import BY_PRESET, PRESETS, prepare_iwslt14, preset_options
-from .data.prepare import PrepareOptions, flag, multi30k_inputs, prepare, text_inputs
+from .data.options import BY_PRESET, PRESETS, PrepareOptions, flag, preset_options
 from .errors import exit_status
 from .files import PACKAGE
 from .version import __version__
@@ -63,6 +62,9 @@ def user_dir(args):
 
 def prepare_command(args):
     """Run `klang prepare`."""
+    from .data.prepare import prepare
+    from .data.text import multi30k_inputs, text_inputs
+
     options = _fields(args, PrepareOptions)
     inputs = (
         multi30k_inputs(args.folder)
@@ -74,6 +76,8 @@ def prepare_command(args):
 
 def iwslt14_command(args):
     """Run `klang prepare iwslt14`."""
+    from .data.iwslt14 import prepare_iwslt14
+
     given = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(PrepareOptions)
@@ -84,7 +88,7 @@ def iwslt14_command(args):
         preset_options(args.preset, **given),
         archive=args.archive,
         cache=args.cache,
-        urls=args.url,
+        urls=args.url or (),
         digest=args.sha256,
         fold=args.fold,
         any_archive=args.any_archive,

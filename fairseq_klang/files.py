@@ -240,15 +240,19 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
+# {name: what an object must hold there}: a type, several, or an object with fields of its own.
+Fields = Mapping[str, Any]
+
+
 def read_json(
     path: Path,
     error: Type[KlangError] = KlangError,
     fix: str = "delete it",
-    fields: Optional[Mapping[str, Union[type, Tuple[type, ...]]]] = None,
+    fields: Optional[Fields] = None,
 ) -> Any:
     """The JSON in a file, or None where there is no such file.
 
-    fields: {name: type} that an object must hold; None takes any JSON.
+    fields: {name: type, or fields of its own} that an object must hold; None takes any JSON.
     Raises `error`, which names the `fix`, for anything else.
     """
     try:
@@ -260,18 +264,19 @@ def read_json(
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from None
     except (ValueError, RecursionError):
         raise error(f"{path} is damaged: it is not JSON; {fix}") from None
-    if fields is not None:
-        if not isinstance(value, dict):
-            raise error(f"{path} is damaged: it is no JSON object; {fix}")
-        for name, kind in fields.items():
-            if not isinstance(value.get(name), kind):
-                raise error(f"{path} is damaged: {name} is {_told(value.get(name))}; {fix}")
+    misfit = "" if fields is None else _misfit(value, fields, "it")
+    if misfit:
+        raise error(f"{path} is damaged: {misfit}; {fix}")
     return value
 
 
-def _told(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
+def _misfit(value: Any, wanted: Any, name: str) -> str:
+    """What is wrong with a value of JSON, or ""."""
+    if not isinstance(value, dict if isinstance(wanted, Mapping) else wanted):
+        text = json.dumps(value)
+        return f"{name} is {text if len(text) <= 40 else text[:40] + '...'}"
+    parts = wanted.items() if isinstance(wanted, Mapping) else ()
+    return next(filter(None, (_misfit(value.get(key), kind, key) for key, kind in parts)), "")
 
 
 # -- locks -----------------------------------------------------------------------------------------

@@ -294,15 +294,16 @@ def test_json_comes_back(tmp_path):
         (b"{", "is not JSON"),
         (b"\xff", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
-        (b"[]", "is no JSON object"),
+        (b"[]", r"is \[\]"),
         (b"{}", "key is null"),
         (b'{"key": [1]}', r"key is \[1\]"),
+        (b'{"key": "a", "more": {"deep": "b"}}', 'deep is "b"'),
     ],
 )
 def test_damaged_json(tmp_path, content, words):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(KlangError, match=f"{tmp_path}/x is damaged: (it )?{words}; delete it$"):
-        read_json(tmp_path / "x", fields={"key": str})
+        read_json(tmp_path / "x", fields={"key": str, "more": {"deep": (int, type(None))}})
     with pytest.raises(KlangError, match="cannot be read: Is a directory"):
         read_json(tmp_path)
 

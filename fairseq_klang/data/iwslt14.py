@@ -2,42 +2,23 @@
 fairseq's published recipe."""
 
 import contextlib
-import glob
 import gzip
-import http.client
 import itertools
-import json
 import os
 import pathlib
 import re
 import shutil
 import tarfile
-import time
-import urllib.error
-import urllib.request
 import zlib
-
-from tqdm import tqdm
+from typing import Any, Dict, Iterable, Iterator, Optional, Sequence, Set
 
 from ..errors import KlangError
-from ..files import read_lines, sha256
-from ..version import __version__
-from .prepare import (
-    PrepareError,
-    PrepareOptions,
-    copy_raw,
-    damage,
-    find_text,
-    finished_step,
-    hold,
-    make_out,
-    prepare_held,
-    read_record,
-    remove_step,
-    run_step,
-    say,
-    tokenize_file,
-)
+from ..files import locked, read_lines, set_aside, sha256
+from .download import BrokenError, DownloadError, download
+from .options import PrepareError, PrepareOptions
+from .prepare import make_out, prepare_held
+from .steps import Facts, damage, finished_step, read_record, remove_step, run_step, say
+from .text import copy_raw, find_text, open_text, tokenize_file
 
 MIRRORS = (
     # Named with http in fairseq's examples/translation/prepare-iwslt14.sh (main branch) and in
@@ -69,46 +50,19 @@ PUBLISHED = {"train": 160239, "valid": 7283, "test": 6750}  # pairs, fold 0
 FOLDS = 23
 MAX_TOKENS, MAX_RATIO, MAX_CHARACTERS = 175, 1.5, 1000
 
-PRESETS = {
-    "bpe8k": {"subword": "bpe", "vocab_size": 8000},
-    "bpe32k": {"subword": "bpe", "vocab_size": 32000},
-    "bpe10k": {
-        "subword": "bpe",
-        "vocab_size": 10000,
-        "dictionary": "separate",
-    },  # fairseq's own recipe
-    "sentencepiece": {"subword": "sentencepiece", "vocab_size": 8000},
-    "word": {"subword": "word", "vocab_size": 56652, "word_cut": "threshold"},
-}
-BY_PRESET = (
-    "subword",
-    "vocab_size",
-    "word_cut",
-    "dictionary",
-    "escape",
-)  # the options that a preset decides
-
-ATTEMPTS = 3  # for each mirror, where a transfer breaks
-TIMEOUT = 30  # seconds without a byte
-WAIT = 2  # seconds before the next attempt
-
 
 class ArchiveError(PrepareError):
     """An archive that cannot be fetched or used."""
 
 
-class _Broken(ArchiveError):
-    """A transfer that stopped half-way: worth another attempt."""
-
-
-class _Other(ArchiveError):
-    """A whole archive, but not the one that was asked for: kept, as the user may accept it."""
+class CutError(ArchiveError, BrokenError):
+    """An archive that was damaged or cut short on its way."""
 
 
 # -- the archive -----------------------------------------------------------------------------------
 
 
-def check_archive(path, name, size=None, digest=""):
+def check_archive(path: str, name: str, size: Optional[int] = None, digest: str = "") -> None:
     """Raise ArchiveError, which calls the file `name`, unless it is a whole .tgz file of this size
     (bytes) and SHA-256, where given."""
     with open(path, "rb") as stream:
@@ -122,152 +76,36 @@ def check_archive(path, name, size=None, digest=""):
             while stream.read(1 << 20):
                 pass
     except (OSError, EOFError, zlib.error) as error:
-        raise ArchiveError(f"{name} is damaged or cut short ({error})") from None
+        raise CutError(f"{name} is damaged or cut short ({error})") from None
     found = os.path.getsize(path)
     if size and found != size:
-        raise _Other(f"{name} has {found:,} bytes, not {size:,}; --any-archive accepts it")
+        raise ArchiveError(f"{name} has {found:,} bytes, not {size:,}; --any-archive accepts it")
     if digest and sha256(path) != digest:
-        raise _Other(f"{name} has SHA-256 {sha256(path)}, not --sha256 {digest}")
+        raise ArchiveError(f"{name} has SHA-256 {sha256(path)}, not --sha256 {digest}")
 
 
-def download(urls, path, size=None, digest=""):
-    """Fetch the archive to `path` from the first of `urls` that has it whole.
-
-    A transfer that breaks off is resumed where the server allows it, now or in the next run; the
-    file takes its name only when it is whole and checked. Raises ArchiveError with the reason of
-    every address.
-    """
-    failures = []
+def fetch_archive(
+    urls: Sequence[str], path: str, size: Optional[int] = None, digest: str = ""
+) -> None:
+    """Fetch the archive to `path` from the first of `urls` that has it whole, of this size and
+    SHA-256 where given; raises ArchiveError with the reason of every address."""
     for url in urls:
         if not re.match(r"https?://", url):
             raise ArchiveError(
                 f"--url {url} is no http:// or https:// address; a file is given by --archive"
             )
-        say(f"fetching {url}")
-        # one for each address, or they would overwrite each other's
-        partial = f"{path}.{zlib.crc32(url.encode()):08x}.partial"
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                _fetch(url, partial)
-                _check_fetched(partial, url, size, digest)
-            except _Broken as error:
-                failure = str(error)
-                say(f"  {failure}")
-                if attempt < ATTEMPTS:
-                    time.sleep(WAIT)
-            except ArchiveError as error:
-                failure = str(error)
-                say(f"  {failure}")
-                break
-            else:
-                os.replace(partial, path)
-                for rest in glob.glob(glob.escape(path) + ".*.partial*"):
-                    os.remove(rest)
-                say(f"  kept as {path}; for another preparation: --archive {path}")
-                return
-        failures.append(failure)
-    raise ArchiveError(
-        f"could not fetch the archive: {'; '.join(failures)}. Run the command again to go on, name "
-        "another address by --url, or give "
-        "--archive PATH, which may be de-en.tgz or the 2014-01.tgz of https://wit3.fbk.eu/2014-01"
-    )
-
-
-def _check_fetched(partial, url, size, digest):
-    """check_archive for what was just fetched; rubbish is removed, lest it be resumed."""
     try:
-        check_archive(partial, url, size, digest)
-    except _Other:
-        raise
-    except ArchiveError:
-        os.remove(partial)
-        raise
+        download(urls, path, lambda fetched, url: check_archive(fetched, url, size, digest))
+    except DownloadError as error:
+        raise ArchiveError(
+            f"could not fetch the archive: {error}. Run the command again, name another address by "
+            "--url, or give --archive PATH, which may be de-en.tgz or the 2014-01.tgz of "
+            "https://wit3.fbk.eu/2014-01"
+        ) from None
+    say(f"  kept as {path}; for another preparation: --archive {path}")
 
 
-def _state(partial):
-    """What is known of a half-fetched file: its size and validator (the ETag or date that tells if
-    it has changed)."""
-    with contextlib.suppress(OSError, ValueError), open(
-        partial + ".json", encoding="utf-8"
-    ) as stream:
-        return json.load(stream)
-    return {}
-
-
-def _fetch(url, partial):
-    """Fetch `url` to the file `partial`, going on from what is there if that has not changed since.
-    Raises ArchiveError, _Broken."""
-    state = _state(partial)
-    start = os.path.getsize(partial) if state.get("validator") and os.path.exists(partial) else 0
-    if start and start == state.get("size"):
-        return
-    headers = {"User-Agent": f"fairseq-klang/{__version__}", "Accept-Encoding": "identity"}
-    if start:
-        headers.update({"Range": f"bytes={start}-", "If-Range": state["validator"]})
-    try:
-        response = urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=TIMEOUT
-        )
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # the range does not exist: the file has changed
-            os.remove(partial)
-            raise _Broken(f"{url}: the file has changed, start again") from None
-        raise ArchiveError(f"{url}: HTTP {error.code} {error.reason}") from None
-    except (
-        OSError,
-        http.client.HTTPException,
-        ValueError,
-    ) as error:  # ValueError: an address that is none
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise ArchiveError(f"{url}: {str(reason) or repr(reason)}") from None
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(response)
-        length = response.headers.get("Content-Length")
-        if response.status == 206:
-            told = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-            if not told or int(told.group(1)) != start:
-                os.remove(partial)
-                raise _Broken(
-                    f"{url}: the server sent another part than was asked for, start again"
-                )
-            say(f"  going on after {start:,} bytes")
-        else:
-            start = 0
-        size = int(length) + start if length and length.isdigit() else None
-        stream = stack.enter_context(open(partial, "ab" if start else "wb"))
-        if not start:
-            tag = response.headers.get("ETag", "")
-            validator = (
-                tag if tag.startswith('"') else response.headers.get("Last-Modified")
-            )  # a weak tag does not do for parts
-            with open(partial + ".json", "w", encoding="utf-8") as record:
-                json.dump({"size": size, "validator": validator}, record)
-        bar = stack.enter_context(
-            tqdm(
-                total=size,
-                initial=start,
-                desc="  de-en.tgz",
-                unit="B",
-                unit_scale=True,
-                unit_divisor=1024,
-            )
-        )
-        done = start
-        while True:
-            try:
-                block = response.read(1 << 16)
-            except (OSError, http.client.HTTPException) as error:
-                raise _Broken(f"{url}: broke off after {done:,} bytes ({error!r})") from None
-            if not block:
-                break
-            stream.write(block)
-            done += len(block)
-            bar.update(len(block))
-    if size is not None and done != size:
-        raise _Broken(f"{url}: broke off after {done:,} of {size:,} bytes")
-
-
-def extract(archive, folder):
+def extract(archive: str, folder: str) -> None:
     """Write the archive's files that are needed to `folder`; raises ArchiveError on an unsafe or
     missing one.
 
@@ -290,8 +128,8 @@ def extract(archive, folder):
         )
 
 
-def _extract(tar, archive, wanted, folder):
-    found = set()
+def _extract(tar: tarfile.TarFile, archive: str, wanted: Dict[str, str], folder: str) -> Set[str]:
+    found: Set[str] = set()
     for member in tar:
         parts = pathlib.PurePosixPath(member.name).parts
         if ".." in parts or member.name.startswith("/"):
@@ -310,7 +148,9 @@ def _extract(tar, archive, wanted, folder):
         if name is None:
             with tarfile.open(fileobj=tar.extractfile(member), mode="r:gz") as inner:
                 return _extract(inner, archive, wanted, folder)
-        with tar.extractfile(member) as source, open(os.path.join(folder, name), "wb") as target:
+        source = tar.extractfile(member)
+        assert source is not None  # it is a regular file
+        with source, open(os.path.join(folder, name), "wb") as target:
             shutil.copyfileobj(source, target)
         found.add(name)
     return found
@@ -319,7 +159,7 @@ def _extract(tar, archive, wanted, folder):
 # -- its text --------------------------------------------------------------------------------------
 
 
-def training_lines(path):
+def training_lines(path: str) -> Iterator[str]:
     """Yield the training sentences of a train.tags file: titles and descriptions of the talks
     count, other tagged lines do not."""
     for line in read_lines(path):
@@ -327,7 +167,7 @@ def training_lines(path):
             yield " ".join(re.sub("</?(title|description)>", "", line).split())
 
 
-def segments(path):
+def segments(path: str) -> Iterator[str]:
     """Yield the sentences of a test set's .xml file; the typographic apostrophe becomes the plain
     one, as in the recipe."""
     for line in read_lines(path):
@@ -336,7 +176,7 @@ def segments(path):
             yield re.sub(r"\s*</seg>\s*", "", line).replace("\u2019", "'")
 
 
-def keeps(source, target):
+def keeps(source: str, target: str) -> bool:
     """Whether cleaning keeps a pair of tokenised lines (Moses' clean-corpus-n with ratio 1.5 and 1
     to 175 tokens)."""
     sides = source.split(), target.split()
@@ -349,20 +189,20 @@ def keeps(source, target):
     )
 
 
-def split_of(number, fold=0):
+def split_of(number: int, fold: int = 0) -> str:
     """The split of the number-th pair that cleaning keeps, counted from 1: every 23rd is
     validation."""
     return "valid" if number % FOLDS == fold else "train"
 
 
-def published_counts(fold=0):
+def published_counts(fold: int = 0) -> Dict[str, int]:
     """{split: pairs} that the published archive has in this fold."""
     total = PUBLISHED["train"] + PUBLISHED["valid"]
     valid = len(range(fold or FOLDS, total + 1, FOLDS))
     return {"train": total - valid, "valid": valid, "test": PUBLISHED["test"]}
 
 
-def make_text(archive, folder, fold, workers=1):
+def make_text(archive: str, folder: str, fold: int, workers: int = 1) -> Facts:
     """Write train, valid and test of both languages to `folder`: untokenised text, cleaned by the
     number of its tokens.
 
@@ -379,7 +219,7 @@ def make_text(archive, folder, fold, workers=1):
         ) from None
 
 
-def _make_text(archive, folder, fold, workers):
+def _make_text(archive: str, folder: str, fold: int, workers: int) -> Facts:
     work = os.path.join(folder, "work")
     os.mkdir(work)
     extract(archive, work)
@@ -421,19 +261,12 @@ def _make_text(archive, folder, fold, workers):
     with contextlib.ExitStack() as stack:
         outputs = {
             split: [
-                stack.enter_context(
-                    open(
-                        os.path.join(folder, f"{split}.{lang}"), "w", encoding="utf-8", newline="\n"
-                    )
-                )
+                stack.enter_context(open_text(os.path.join(folder, f"{split}.{lang}"), "w"))
                 for lang in LANGS
             ]
             for split in ("train", "valid")
         }
-        inputs = [
-            stack.enter_context(open(path, encoding="utf-8", newline="\n"))
-            for path in paths["all"] + paths["tok"]
-        ]
+        inputs = [stack.enter_context(open_text(path)) for path in paths["all"] + paths["tok"]]
         for *pair, source, target in zip(*inputs):
             if keeps(source, target):
                 split = split_of(lines["train"] + lines["valid"] + 1, fold)
@@ -448,10 +281,10 @@ def _make_text(archive, folder, fold, workers):
     }
 
 
-def _write(lines, path, mode="w"):
+def _write(lines: Iterable[str], path: str, mode: str = "w") -> int:
     """Write lines to a file; returns how many."""
     count = 0
-    with open(path, mode, encoding="utf-8", newline="\n") as stream:
+    with open_text(path, mode) as stream:
         for count, line in enumerate(lines, 1):  # noqa: B007
             stream.write(line + "\n")
     return count
@@ -460,31 +293,31 @@ def _write(lines, path, mode="w"):
 # -- all of it -------------------------------------------------------------------------------------
 
 
-def preset_options(preset, **changes):
-    """The PrepareOptions of a preset with `changes`; tokens are escaped as in fairseq's recipe.
-    Raises PrepareError."""
-    if preset not in PRESETS:
-        raise PrepareError(f"--preset is {preset!r}; it must be one of {', '.join(PRESETS)}")
-    values = dict(PRESETS[preset], **changes)
-    values.setdefault("escape", values.get("tokenizer", "moses") == "moses")
-    return PrepareOptions(**values)
-
-
 def prepare_iwslt14(
-    out, options, *, archive=None, cache=None, urls=None, digest="", fold=0, any_archive=False
-):
-    """Prepare IWSLT14 German-English below the folder `out`; returns the content of
-    OUT/prepare.json.
+    out: Any,
+    options: PrepareOptions,
+    *,
+    archive: Optional[str] = None,
+    cache: Optional[str] = None,
+    urls: Sequence[str] = (),
+    digest: str = "",
+    fold: int = 0,
+    any_archive: bool = False,
+) -> Facts:
+    """Prepare IWSLT14 German-English below the folder `out`. The archive, OUT/text and every step
+    of `prepare` are reused when they are there.
 
-    options: PrepareOptions for the steps after the text is made. archive: path of de-en.tgz, or of
-        2014-01.tgz; without
-    it the archive is fetched from `urls` (default MIRRORS) into the folder `cache` (default `out`),
-    unless it is there.
-    digest: SHA-256 that it must have. fold: validation is every 23rd pair from this one, 0-22;
-        fairseq's is 0.
-    any_archive: go on where size or line counts are not the published ones.
-    Raises PrepareError. The archive, OUT/text and every step of `prepare` are reused when they are
-    there.
+    Args:
+        options: of the steps after the text is made.
+        archive: path of de-en.tgz, or of 2014-01.tgz; without it the archive is fetched from `urls`
+            (default MIRRORS) into the folder `cache` (default `out`), unless it is there.
+        digest: SHA-256 that it must have.
+        fold: validation is every 23rd pair from this one, 0-22; fairseq's is 0.
+        any_archive: go on where size or line counts are not the published ones.
+    Returns:
+        The content of OUT/prepare.json.
+    Raises:
+        PrepareError: an archive, options or folders that do not go together.
     """
     if set(options.langs) != set(LANGS):
         raise PrepareError(
@@ -499,11 +332,24 @@ def prepare_iwslt14(
     if archive and not os.path.isfile(archive):
         raise PrepareError(f"--archive {archive} is no file; without --archive it is fetched")
     out = make_out(out)
-    with hold(out, "--out"):
+    with locked(out):
         return _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive)
 
 
-def _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive):
+# What is read of the facts on OUT/text.
+_FACTS = {"lines": dict.fromkeys(PUBLISHED, int), "cleaning": dict}
+
+
+def _prepare_held(
+    out: str,
+    options: PrepareOptions,
+    archive: Optional[str],
+    cache: Optional[str],
+    urls: Sequence[str],
+    digest: str,
+    fold: int,
+    any_archive: bool,
+) -> Facts:
     folder = os.path.join(out, "text")
     lost = damage(folder) if os.path.exists(folder) else "it is not there"
     path = os.path.abspath(archive or os.path.join(cache or out, "de-en.tgz"))
@@ -516,10 +362,9 @@ def _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with contextlib.ExitStack() as stack:
                 if os.path.realpath(os.path.dirname(path)) != os.path.realpath(out):
-                    stack.enter_context(hold(os.path.dirname(path), "--cache"))
-                download(
-                    urls or MIRRORS, path, None if urls or any_archive else ARCHIVE_BYTES, digest
-                )
+                    stack.enter_context(locked(os.path.dirname(path)))
+                size = None if urls or any_archive else ARCHIVE_BYTES
+                fetch_archive(urls or MIRRORS, path, size, digest)
         elif urls and not archive:
             say(f"{path} is there, so that no --url is asked; delete it to fetch another")
         known = sha256(path)
@@ -527,20 +372,20 @@ def _prepare_held(out, options, archive, cache, urls, digest, fold, any_archive)
         hint = "" if archive else "; delete it to fetch another"
         raise ArchiveError(f"{path} has SHA-256 {known}, not --sha256 {digest}{hint}")
 
-    def work(partial):
+    def work(partial: str) -> Facts:
         try:
             check_archive(path, path)
             return make_text(path, partial, fold, options.workers)
         except ArchiveError as error:
             if archive:
                 raise ArchiveError(f"{error}; give another --archive") from None
-            os.replace(path, path + ".unusable")  # where it was, no other would ever be fetched
+            aside = set_aside(path, ".unusable")  # where it was, no other would ever be fetched
             raise ArchiveError(
-                f"{error}; moved to {path}.unusable: run the command again, or with another --url"
+                f"{error}; moved to {aside}: run the command again, or with another --url"
             ) from None
 
     key = {"archive": known, "fold": fold}
-    facts = finished_step(out, "text", key)
+    facts = finished_step(out, "text", key, _FACTS)
     if facts is not None and lost:
         say(f"{folder} is damaged: {lost}; made again")
         remove_step(folder)

@@ -4,10 +4,11 @@ takes its name (docs/precision.md)."""
 import argparse
 import collections
 import dataclasses
-import json
+import glob
 import os
 import shutil
 import tempfile
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from tqdm import tqdm
@@ -17,7 +18,7 @@ from ..checkpoints.initialise import dictionary_fingerprint
 from ..checkpoints.reading import load_checkpoint
 from ..compat import strip_legacy_keys
 from ..errors import KlangError
-from ..files import read_lines
+from ..files import Path, filled_folder, read_lines, sha256, write_json, written
 from .translate import MAX_LENGTH, RECORD, Translator, import_ctranslate2, preprocessing
 
 TYPES = ("float32", "int8")
@@ -38,18 +39,21 @@ class Check:
     float_identical: float  # share translated token for token alike in float32
     float_ties: int  # sentences that differ from a place on where two tokens score alike
     float_logprob: float  # largest difference of a token's log-probability in float32
-    int8_identical: float = None  # share translated alike in int8
-    int8_logprob: float = None  # mean log-probability in int8, less that of the model as trained
-    example: tuple = ()  # one sentence, its translation by fairseq, and that of the exported model
+    int8_identical: Optional[float] = None  # share translated alike in int8
+    # mean log-probability in int8, less that of the model as trained
+    int8_logprob: Optional[float] = None
+    example: Tuple[
+        Any, ...
+    ] = ()  # one sentence, its translation by fairseq, and that of the exported model
 
-    def record(self):
+    def record(self) -> Dict[str, Any]:
         """The figures, as a dict, without the example: no text of the data goes into the served
         folder."""
         return {
             name: value for name, value in dataclasses.asdict(self).items() if name != "example"
         }
 
-    def __str__(self):
+    def __str__(self) -> str:
         text = (
             f"float32: {self.float_identical:.1%} of {self.sentences} sentences token-identical to "
             "fairseq's greedy output"
@@ -58,8 +62,8 @@ class Check:
         )
         if self.int8_identical is not None:
             text += (
-                f"\nint8: {self.int8_identical:.1%} identical to the model as trained, "
-                f"mean log-probability of a token {self.int8_logprob:+.4f}"
+                f"\nint8: {self.int8_identical:.1%} identical to the model as trained, mean "
+                f"log-probability of a token {self.int8_logprob:+.4f}"
             )
         # The check compares two models that read the same dictionaries: whether these are the right
         # ones only a reader sees.
@@ -69,11 +73,10 @@ class Check:
         )
 
 
-# -- reading the checkpoint
-# ----------------------------------------------------------------------------------------
+# -- reading the checkpoint ------------------------------------------------------------------------
 
 
-def load_model(path, data, **overrides):
+def load_model(path: Path, data: Path, **overrides: Any) -> Tuple[Any, Any]:
     """(model, task) of a checkpoint in evaluation mode, its dictionaries from the folder `data`;
     raises ExportError."""
     register()
@@ -83,6 +86,12 @@ def load_model(path, data, **overrides):
         raise ExportError(
             f"--data {data} {'is no folder' if os.path.exists(data) else 'does not exist'}; name "
             "the folder that fairseq-train read"
+        )
+    if not glob.glob(os.path.join(glob.escape(os.fspath(data)), "dict.*.txt")):
+        inner = os.path.join(data, "bin")
+        raise ExportError(
+            f"--data {data} holds no dict.*.txt; name the folder that fairseq-train read"
+            + (f", {inner}" if os.path.isdir(inner) else "")
         )
     load_checkpoint(path)  # the one-line errors
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path), dict(overrides, data=str(data)))
@@ -107,7 +116,7 @@ def load_model(path, data, **overrides):
     return models[0].float().eval(), task
 
 
-def unsupported(model):
+def unsupported(model: Any) -> List[str]:
     """The options of a fairseq transformer that CTranslate2 has nothing for, or would leave out
     without a word; it names others itself."""
     cfg = model.cfg
@@ -126,7 +135,7 @@ def unsupported(model):
     return [option for option, value in given.items() if value]
 
 
-def plain_arguments(model, task):
+def plain_arguments(model: Any, task: Any) -> argparse.Namespace:
     """The namespace of fairseq's `transformer` with the model's sizes, which is what CTranslate2's
     converter reads."""
     args = argparse.Namespace(
@@ -151,7 +160,9 @@ def plain_arguments(model, task):
     return args
 
 
-def plain_transformer(model, task):
+def plain_transformer(
+    model: Any, task: Any
+) -> Tuple[argparse.Namespace, Dict[str, torch.Tensor], List[str]]:
     """(args, weights, dropped): what is left for fairseq's `transformer` once second heads and
     source decoders are gone.
 
@@ -199,30 +210,31 @@ def plain_transformer(model, task):
 # -- converting ------------------------------------------------------------------------------------
 
 
-def convert(args, weights, data, out, kind):
-    """Write the CTranslate2 model of type `kind` into the new folder `out`; raises ExportError with
-    the converter's reason."""
+def convert(
+    args: argparse.Namespace, weights: Mapping[str, torch.Tensor], data: Path, out: str, kind: str
+) -> None:
+    """Make the CTranslate2 model of type `kind` all that the folder `out` holds; raises ExportError
+    with the converter's reason."""
     from ctranslate2.converters import FairseqConverter
 
-    with tempfile.TemporaryDirectory() as folder:
+    # Older converters upgrade checkpoints that have no history.
+    history = [{"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}]
+    state = {
+        "args": args,
+        "model": weights,
+        "optimizer_history": history,
+        "extra_state": {"train_iterator": {"epoch": 1}},
+    }
+    # Beside the model: the place for temporary files is often small.
+    with tempfile.TemporaryDirectory(prefix=".klang-export-", dir=os.path.dirname(out)) as folder:
         path = os.path.join(folder, "transformer.pt")
-        history = [
-            {"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-        ]  # older converters upgrade checkpoints that have none
-        torch.save(
-            {
-                "args": args,
-                "model": weights,
-                "optimizer_history": history,
-                "extra_state": {"train_iterator": {"epoch": 1}},
-            },
-            path,
-        )
+        with written(path, "wb") as stream:
+            torch.save(state, stream)
         converter = FairseqConverter(
             path, str(data), source_lang=args.source_lang, target_lang=args.target_lang
         )
         try:
-            converter.convert(out, quantization=None if kind == "float32" else kind)
+            converter.convert(out, quantization=None if kind == "float32" else kind, force=True)
         except (ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError) as error:
             raise ExportError(
                 f"CTranslate2 cannot convert this model: {' '.join(str(error).split())}; translate "
@@ -230,7 +242,7 @@ def convert(args, weights, data, out, kind):
             ) from None
 
 
-def summary(names):
+def summary(names: Iterable[str]) -> str:
     """Names of weights by where they belong, with counts: "decoder.sb_projection (1),
     source_decoder (34)"."""
     places = (name.split(".") for name in names)
@@ -240,7 +252,7 @@ def summary(names):
     return ", ".join(f"{place} ({count})" for place, count in sorted(counts.items()))
 
 
-def sentences_of(task, subset, count):
+def sentences_of(task: Any, subset: str, count: int) -> List[List[str]]:
     """The first `count` source sentences of a binarised split, as lists of tokens; raises
     ExportError if it is not there."""
     try:
@@ -260,7 +272,13 @@ def sentences_of(task, subset, count):
 # -- the self-check --------------------------------------------------------------------------------
 
 
-def greedy(model, task, sentences, batch=25, name="fairseq"):
+def greedy(
+    model: Any,
+    task: Any,
+    sentences: Sequence[List[str]],
+    batch: int = 25,
+    name: str = "fairseq",
+) -> List[Tuple[List[str], List[float]]]:
     """fairseq's greedy translations: [(tokens without </s>, log-probability of each token, </s>
     included)]."""
     from fairseq.sequence_generator import SequenceGenerator
@@ -268,7 +286,7 @@ def greedy(model, task, sentences, batch=25, name="fairseq"):
     source, target = task.source_dictionary, task.target_dictionary
     generator = SequenceGenerator([model], target, beam_size=1, max_len_a=0, max_len_b=MAX_LENGTH)
     order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-    found = [None] * len(sentences)
+    found: List[Any] = [None] * len(sentences)
     for start in tqdm(range(0, len(order), batch), desc=f"check with {name}", unit=" batches"):
         rows = order[start : start + batch]
         ids = [
@@ -286,7 +304,11 @@ def greedy(model, task, sentences, batch=25, name="fairseq"):
     return found
 
 
-def _compare(translator, sentences, expected):
+def _compare(
+    translator: Translator,
+    sentences: List[List[str]],
+    expected: Sequence[Tuple[List[str], List[float]]],
+) -> Tuple[float, int, float, float, List[str]]:
     """(share identical, ties, largest and mean difference of a token's log-probability, first
     output) of a CTranslate2 model."""
     outputs = translator.translate_tokens(sentences, beam=1)
@@ -312,13 +334,13 @@ def _compare(translator, sentences, expected):
     )
 
 
-def _checked_float(folder, model, task, sentences):
-    """A :class:`Check` of the float32 model in `folder`; raises ExportError unless it translates as
-    `model` does."""
+def _checked_float(
+    translator: Translator, model: Any, task: Any, sentences: List[List[str]]
+) -> Check:
+    """A :class:`Check` of the float32 model; raises ExportError unless it translates as `model`
+    does."""
     expected = greedy(model, task, sentences)
-    identical, ties, largest, _, output = _compare(
-        Translator(folder, compute_type="float32"), sentences, expected
-    )
+    identical, ties, largest, _, output = _compare(translator, sentences, expected)
     check = Check(
         len(sentences), sum(len(scores) for _, scores in expected), identical, ties, largest
     )
@@ -332,23 +354,38 @@ def _checked_float(folder, model, task, sentences):
     return check
 
 
-def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, text=None):
+def export(
+    checkpoint: Path,
+    data: Path,
+    out: Path,
+    *,
+    kind: str = "int8",
+    subset: str = "valid",
+    count: int = 200,
+    text: Optional[str] = None,
+) -> Tuple[Check, List[str]]:
     """Export `checkpoint` to the new folder `out`; returns (:class:`Check`, names of the weights
     left out).
 
-    data: the folder fairseq-train read (dictionaries; and prepare.json beside it, where klang
-        prepare made it).
-    kind: one of TYPES. subset, count: sentences of the self-check; text: a file of raw source
-        sentences instead.
     The folder holds model, vocabulary, what `klang translate` needs, and klang.json; it takes its
-    name only when the self-check has passed. Raises ExportError.
+    name only when the self-check has passed.
+
+    Args:
+        data: the folder fairseq-train read (dictionaries; and prepare.json beside it, where klang
+            prepare made it).
+        kind: one of TYPES.
+        subset, count: sentences of the self-check.
+        text: a file of raw source sentences for it instead.
+    Raises:
+        ExportError: a checkpoint, data or options that cannot be exported. OutputError: `out`
+            exists or cannot be written.
     """
     if kind not in TYPES:
         raise ExportError(f"--type is {kind!r}; it must be one of {', '.join(TYPES)}")
-    if count < 1:
-        raise ExportError(f"--check-sentences is {count}; it must be 1 or more")
-    out = os.path.abspath(str(out))
-    if os.path.exists(out):
+    if not 1 <= count <= 1_000_000:
+        raise ExportError(f"--check-sentences is {count}; it must be 1 to 1,000,000")
+    out = os.path.abspath(os.fspath(out))
+    if os.path.lexists(out):
         raise ExportError(f"--out {out} exists; choose another folder, or remove it")
     import_ctranslate2()
     plain, task = load_model(
@@ -376,19 +413,12 @@ def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, tex
         "max_target_tokens": int(plain.max_positions()[1]) - 1,
         "prepare": options,
     }
-    try:
-        os.makedirs(os.path.dirname(out), exist_ok=True)
-        temporary = tempfile.TemporaryDirectory(prefix=".klang-export-", dir=os.path.dirname(out))
-    except OSError as error:
-        raise ExportError(
-            f"--out {out} cannot be written: {error.strerror}; choose another folder"
-        ) from None
-    with temporary as work:
-        folder = os.path.join(work, "float32")
+    with filled_folder(out) as folder:
         convert(args, weights, data, folder, "float32")
-        _finish(folder, record, files)
+        _copy(files, folder)
+        translator = Translator(folder, compute_type="float32", record=record)
         sentences = (
-            [Translator(folder).encode(line) for line in read_lines(text)]
+            [translator.encode(line) for line in read_lines(text)]
             if text
             else sentences_of(task, subset, count)
         )
@@ -399,27 +429,22 @@ def export(checkpoint, data, out, *, kind="int8", subset="valid", count=200, tex
             raise ExportError(
                 f"{text or subset} holds no sentence to check the export with; give others"
             )
-        check = _checked_float(folder, plain, task, sentences)
+        check = _checked_float(translator, plain, task, sentences)
         if kind == "int8":
-            folder = os.path.join(work, "int8")
             convert(args, weights, data, folder, "int8")
+            _copy(files, folder)
             expected = greedy(trained, task, sentences, name="the model as trained")
-            translator = Translator(folder, record=record)
             check.int8_identical, _, _, check.int8_logprob, output = _compare(
-                translator, sentences, expected
+                Translator(folder, record=record), sentences, expected
             )
             check.example = sentences[0], expected[0][0], output
-        _finish(folder, dict(record, check=check.record()), files)
-        reader = Translator(folder)
-        check.example = tuple(reader.decode(tokens) for tokens in check.example)
-        os.rename(folder, out)
+        check.example = tuple(translator.decode(tokens) for tokens in check.example)
+        digests = {name: sha256(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
+        record.update(check=check.record(), files=digests)
+        write_json(os.path.join(folder, RECORD), record)
     return check, dropped
 
 
-def _finish(folder, record, files):
-    """Put what klang translate needs beside the model."""
+def _copy(files: Mapping[str, str], folder: str) -> None:
     for name, path in files.items():
         shutil.copyfile(path, os.path.join(folder, name))
-    with open(os.path.join(folder, RECORD), "w", encoding="utf-8") as stream:
-        json.dump(record, stream, indent=2)
-        stream.write("\n")

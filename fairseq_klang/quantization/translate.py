@@ -1,32 +1,44 @@
 """`klang translate`: raw text in, raw text out, through an exported CTranslate2 model."""
 
 import contextlib
-import dataclasses
 import itertools
-import json
 import os
 import sys
 import tempfile
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from tqdm import tqdm
 
 from ..analysis.hypotheses import join_subwords
 from ..analysis.tokens import is_blank, moses_detokenizer
-from ..data.prepare import PrepareOptions, apply_bpe, apply_sentencepiece, tokenizer
+from ..data.options import PrepareOptions
+from ..data.prepare import SUMMARY, read_summary
+from ..data.subwords import MODELS, splitter
+from ..data.text import tokenizer
 from ..errors import KlangError
-from ..files import read_lines, sha256
+from ..files import Path, read_json, read_lines, sha256, written
 
-RECORD, CODES, PIECES = "klang.json", "bpe.codes", "spm.model"  # beside CTranslate2's own files
+RECORD = "klang.json"  # beside CTranslate2's own files
+SERVED = {"bpe": "bpe.codes", "sentencepiece": "spm.model"}  # the subword model there
 MAX_LENGTH = 200  # tokens of an output, as in fairseq-generate
 # lines that are read, sorted by length and translated together, unless --buffer-size says otherwise
 CHUNK = 2000
+
+_FIELDS = {
+    "source_lang": str,
+    "target_lang": str,
+    "max_source_tokens": int,
+    "max_target_tokens": (int, type(None)),  # folders of the first exports do not say
+    "prepare": (dict, type(None)),
+    "files": (dict, type(None)),  # {name: SHA-256}
+}
 
 
 class TranslateError(KlangError):
     """A model folder or text that cannot be translated."""
 
 
-def import_ctranslate2():
+def import_ctranslate2() -> Any:
     """The module ctranslate2; raises TranslateError where it is not installed."""
     try:
         import ctranslate2
@@ -38,7 +50,7 @@ def import_ctranslate2():
 
 
 @contextlib.contextmanager
-def _engine(what, fix):
+def _engine(what: str, fix: str) -> Iterator[None]:
     """CTranslate2's own errors as one line: `what` failed, and the `fix`."""
     try:
         yield
@@ -48,7 +60,7 @@ def _engine(what, fix):
         ) from None
 
 
-def preprocessing(data):
+def preprocessing(data: Path) -> Tuple[Optional[Dict[str, Any]], Dict[str, str]]:
     """(options, {name: path}) of klang prepare for the data folder `data`: its options, and the
     subword model to keep.
 
@@ -56,34 +68,43 @@ def preprocessing(data):
     Raises TranslateError where what it needs is gone, or a dictionary is no longer the one that
     klang prepare wrote.
     """
-    folder = os.path.dirname(os.path.abspath(str(data)))
-    path = os.path.join(folder, "prepare.json")
-    if not os.path.isfile(path):
+    data = os.path.abspath(os.fspath(data))
+    folder = os.path.dirname(data)
+    report = read_summary(folder)
+    if report is None:
         return None, {}
-    try:
-        with open(path, encoding="utf-8") as stream:
-            report = json.load(stream)
-        options = report["options"]
-    except (ValueError, KeyError) as error:
-        raise TranslateError(f"{path} cannot be read ({error}); run klang prepare again") from None
-    if os.path.basename(os.path.abspath(str(data))) == "bin":  # the folder that the report is on
-        for name, digest in report.get("dictionaries", {}).items():
-            if sha256(os.path.join(str(data), name)) != digest:
+    options = PrepareOptions.of_record(report["options"], os.path.join(folder, SUMMARY))
+    if os.path.basename(data) == "bin":  # the folder that the report is on
+        for name, digest in report["dictionaries"].items():
+            path = os.path.join(data, name)
+            if not os.path.isfile(path) or sha256(path) != digest:
                 raise TranslateError(
-                    f"{os.path.join(str(data), name)} is not the dictionary that klang prepare "
-                    "wrote there; a model trained with that one would "
-                    "speak other words: put it back, or prepare and train again"
+                    f"{path} is not the dictionary that klang prepare wrote there; a model trained "
+                    "with that one would speak other words: put it back, or prepare and train again"
                 )
-    names = {"bpe": (CODES, "codes"), "sentencepiece": (PIECES, "spm.model")}
-    if options["subword"] not in names:
-        return options, {}
-    name, kept = names[options["subword"]]
-    path = os.path.join(folder, "subword", kept)
+    if options.subword not in MODELS:
+        return report["options"], {}
+    path = os.path.join(folder, "subword", MODELS[options.subword])
     if not os.path.isfile(path):
         raise TranslateError(
             f"{path} is gone, and raw text cannot be translated without it; run klang prepare again"
         )
-    return options, {name: path}
+    return report["options"], {SERVED[options.subword]: path}
+
+
+def _read_record(folder: str) -> Dict[str, Any]:
+    """The record in an exported folder, whose files are seen to be those of the export."""
+    fix = "export the checkpoint again"
+    record = read_json(os.path.join(folder, RECORD), TranslateError, fix, _FIELDS)
+    if record is None:
+        raise TranslateError(f"{folder} holds no {RECORD}; name a folder that klang export wrote")
+    for name, digest in (record.get("files") or {}).items():
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            raise TranslateError(f"{path} is gone; {fix}")
+        if sha256(path) != digest:
+            raise TranslateError(f"{path} is damaged: it is not what klang export wrote; {fix}")
+    return record
 
 
 class Translator:
@@ -94,78 +115,65 @@ class Translator:
     Raises TranslateError where the folder is no such model.
     """
 
-    def __init__(self, folder, *, threads=None, compute_type="default", record=None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: Optional[int] = None,
+        compute_type: str = "default",
+        record: Optional[Mapping[str, Any]] = None,
+    ) -> None:
         ctranslate2 = import_ctranslate2()
-        self.folder = str(folder)
-        if record is None:
-            try:
-                with open(self._path(RECORD), encoding="utf-8") as stream:
-                    record = json.load(stream)
-            except (OSError, ValueError):
-                raise TranslateError(
-                    f"{folder} holds no {RECORD}; name a folder that klang export wrote"
-                ) from None
-        self.record = record
-        # Folders of the first exports do not say.
-        self.max_length = min(MAX_LENGTH, record.get("max_target_tokens", MAX_LENGTH))
-        if threads is not None and threads < 1:
-            raise TranslateError(f"--threads is {threads}; it must be 1 or more")
+        self.folder = os.fspath(folder)
+        self.record = _read_record(self.folder) if record is None else record
+        most = self.record.get("max_target_tokens")
+        self.max_length = MAX_LENGTH if most is None else max(1, min(MAX_LENGTH, most))
+        _check_range("--threads", threads, 1024)
         with _engine(f"load {folder}", "export the checkpoint again"):
             # Many small translations beside each other are faster than one on many cores, in int8
             # by far.
             self._model = ctranslate2.Translator(
-                str(folder),
+                self.folder,
                 compute_type=compute_type,
                 inter_threads=threads or os.cpu_count() or 1,
                 intra_threads=1,
             )
-        self._text = None
+        self._text: Optional[Tuple[Callable[[str], List[str]], Callable[[List[str]], str]]] = None
 
     # -- text --
 
-    def _steps(self):
+    def _steps(self) -> Tuple[Callable[[str], List[str]], Callable[[List[str]], str]]:
         """(encode, decode): a raw line to tokens, and tokens to a raw line."""
         if self._text is None:
-            options = self.record["prepare"]
-            if options is None:
+            if self.record["prepare"] is None:
                 self._text = str.split, " ".join
                 return self._text
-            known = {field.name for field in dataclasses.fields(PrepareOptions)}
-            prepare = PrepareOptions(
-                **{name: value for name, value in options.items() if name in known}
+            options = PrepareOptions.of_record(
+                self.record["prepare"], os.path.join(self.folder, RECORD)
             )
-            tokenize = tokenizer(self.record["source_lang"], prepare)
-            split = str
-            if prepare.subword == "bpe":
-                split = apply_bpe(self._path(CODES))
-            elif prepare.subword == "sentencepiece":
-                split = apply_sentencepiece(self._path(PIECES))
-            kind = "none" if prepare.subword == "word" else prepare.subword
-            detokenize = (
-                moses_detokenizer(self.record["target_lang"])
-                if prepare.tokenizer == "moses"
-                else str
-            )
+            kind = options.subword
+            tokenize = tokenizer(self.record["source_lang"], options)
+            split = splitter(kind, os.path.join(self.folder, SERVED.get(kind, "")))
+            moses = options.tokenizer == "moses"
+            detokenize = moses_detokenizer(self.record["target_lang"]) if moses else str
+            joined = "none" if kind == "word" else kind
             self._text = (
                 lambda line: split(tokenize(line)).split(),
-                lambda tokens: detokenize(join_subwords([" ".join(tokens)], kind)[0]),
+                lambda tokens: detokenize(join_subwords([" ".join(tokens)], joined)[0]),
             )
         return self._text
 
-    def _path(self, name):
-        return os.path.join(self.folder, name)
-
-    def encode(self, line):
+    def encode(self, line: str) -> List[str]:
         """A raw line as the tokens that the model reads."""
         return self._steps()[0](line)
 
-    def decode(self, tokens):
+    def decode(self, tokens: List[str]) -> str:
         """The model's tokens as running text."""
         return self._steps()[1](tokens)
 
     # -- tokens --
 
-    def _start(self, sentences, beam, batch_tokens):
+    def _start(self, sentences: List[List[str]], beam: int, batch_tokens: int) -> Any:
         return self._model.translate_batch(
             sentences,
             beam_size=beam,
@@ -177,13 +185,15 @@ class Translator:
             suppress_sequences=[["<blank>"]],  # fairseq never writes padding
         )
 
-    def _translating(self):
+    def _translating(self) -> Any:
         return _engine(
             f"translate with {self.folder}",
             "if an older version exported it, export the checkpoint again",
         )
 
-    def translate_tokens(self, sentences, *, beam=5, batch_tokens=1024):
+    def translate_tokens(
+        self, sentences: List[List[str]], *, beam: int = 5, batch_tokens: int = 1024
+    ) -> List[List[str]]:
         """Lists of source tokens to lists of target tokens, in order."""
         with self._translating():
             return [
@@ -191,7 +201,9 @@ class Translator:
                 for result in self._start(sentences, beam, batch_tokens)
             ]
 
-    def score_tokens(self, sentences, targets, *, batch_tokens=1024):
+    def score_tokens(
+        self, sentences: List[List[str]], targets: List[List[str]], *, batch_tokens: int = 1024
+    ) -> List[List[float]]:
         """Log-probabilities of each target's tokens and of </s> after them, teacher-forced."""
         with self._translating():
             results = self._model.score_batch(
@@ -205,7 +217,7 @@ class Translator:
 
     # -- lines --
 
-    def encode_lines(self, lines):
+    def encode_lines(self, lines: Iterable[str]) -> Iterator[List[str]]:
         """Yield the tokens of each raw line; none for a blank one. Raises TranslateError for a line
         longer than the model takes, naming it."""
         most = self.record["max_source_tokens"]
@@ -218,7 +230,14 @@ class Translator:
                 )
             yield tokens
 
-    def translate_encoded(self, sentences, *, beam=5, batch_tokens=1024, chunk=CHUNK):
+    def translate_encoded(
+        self,
+        sentences: Iterable[List[str]],
+        *,
+        beam: int = 5,
+        batch_tokens: int = 1024,
+        chunk: int = CHUNK,
+    ) -> Iterator[str]:
         """Yield a translation for each list of tokens, in order; no tokens are a blank line.
         `chunk` of them are read before the first answer."""
         sentences = iter(sentences)
@@ -232,10 +251,10 @@ class Translator:
                 )
             for tokens in group:
                 with self._translating():
-                    output = next(results).result().hypotheses[0] if tokens else None
-                yield self.decode(output) if tokens else ""
+                    output = next(results).result().hypotheses[0] if tokens else []
+                yield self.decode(output)
 
-    def translate(self, lines, **options):
+    def translate(self, lines: Iterable[str], **options: int) -> Iterator[str]:
         """Yield a translation for each raw line of an iterable, in order; a blank line stays blank.
         Options are those of translate_encoded.
 
@@ -247,7 +266,12 @@ class Translator:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _check_paths(source, output):
+def _check_range(option: str, value: Optional[int], most: int) -> None:
+    if value is not None and not 1 <= value <= most:
+        raise TranslateError(f"{option} is {value}; it must be 1 to {most:,}")
+
+
+def _check_paths(source: Optional[str], output: Optional[str]) -> None:
     """Raise TranslateError, before any work, for an input that cannot be read or an output that
     cannot be written."""
     if source is None and sys.stdin is None:
@@ -267,50 +291,21 @@ def _check_paths(source, output):
         raise TranslateError(f"--output {output}: there is no folder {folder}; make it first")
 
 
-def _append(path, flags):
-    return os.open(
-        path, os.O_WRONLY | os.O_APPEND
-    )  # what stands before in a file behind /dev/stdout is not ours
-
-
 @contextlib.contextmanager
-def _written(output):
-    """The text stream to write to: standard output (None), or the file `output`, which appears only
-    when it is complete.
-
-    What exists and is no regular file (a device, a pipe) is written straight into. Raises
-    TranslateError.
-    """
-    if output is None:
-        yield sys.stdout
-        return
-    straight = (
-        os.path.exists(output)
-        and not os.path.isfile(output)
-        or os.path.abspath(output).startswith(("/dev/std", "/dev/fd/", "/proc/"))
-    )
-    real = os.path.realpath(output)  # the file, not a link to it, is replaced
-    path = output if straight else f"{real}.partial"
-    try:
-        with open(
-            path, "w", encoding="utf-8", newline="\n", opener=_append if straight else None
-        ) as stream:
+def _output(path: Optional[str]) -> Iterator[IO[str]]:
+    """The stream for the translations: the file `path`, or standard output (None), in UTF-8 as the
+    input is, whatever the terminal's language."""
+    if path is not None:
+        with written(path) as stream:
             yield stream
-        if not straight:
-            os.replace(path, real)
-    except BaseException as error:
-        if not straight:
-            with contextlib.suppress(OSError):
-                os.remove(path)
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise TranslateError(
-                f"--output {output} cannot be written: {error.strerror or error}"
-            ) from None
-        raise
+        return
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
+    yield sys.stdout
 
 
 @contextlib.contextmanager
-def _spooled(sentences):
+def _spooled(sentences: Iterable[List[str]]) -> Iterator[Tuple[int, Iterator[List[str]]]]:
     """(number, iterator) of lists of tokens once all have been read, so that an error comes before
     work; memory stays small."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as stream:
@@ -323,28 +318,32 @@ def _spooled(sentences):
 
 
 def translate_file(
-    folder, source=None, output=None, *, beam=5, batch_tokens=1024, threads=None, buffer_size=None
-):
+    folder: Path,
+    source: Optional[str] = None,
+    output: Optional[str] = None,
+    *,
+    beam: int = 5,
+    batch_tokens: int = 1024,
+    threads: Optional[int] = None,
+    buffer_size: Optional[int] = None,
+) -> int:
     """Translate the file `source` (None: standard input) into the file `output` (None: standard
     output); returns the number of lines.
 
     All lines of a file are tokenised before the first is translated; of a pipe `buffer_size` lines
     are read at a time (None: CHUNK, and 1 where a user types). The output file appears only when it
-    is complete. Raises TranslateError, TextError.
+    is complete. Raises TranslateError, TextError, OutputError.
     """
-    for option, value in (
-        ("--beam", beam),
-        ("--batch-tokens", batch_tokens),
-        ("--buffer-size", CHUNK if buffer_size is None else buffer_size),
-    ):
-        if value < 1:
-            raise TranslateError(f"{option} is {value}; it must be 1 or more")
+    _check_range("--beam", beam, 1000)
+    _check_range("--batch-tokens", batch_tokens, 1_000_000)
+    _check_range("--buffer-size", buffer_size, 1_000_000_000)
     _check_paths(source, output)
     translator = Translator(folder, threads=threads)
     typed = source is None and sys.stdin.isatty()
     quiet = typed or None if source is None else False  # None: where standard error is no terminal
     lines = read_lines("standard input", sys.stdin.buffer) if source is None else read_lines(source)
-    sentences, total, count = translator.encode_lines(lines), None, 0
+    sentences: Iterable[List[str]] = translator.encode_lines(lines)
+    total, count = None, 0
     with contextlib.ExitStack() as stack:
         if source is not None and os.path.isfile(source):
             total, sentences = stack.enter_context(
@@ -356,7 +355,7 @@ def translate_file(
             batch_tokens=batch_tokens,
             chunk=buffer_size or (1 if typed else CHUNK),
         )
-        stream = stack.enter_context(_written(output))
+        stream = stack.enter_context(_output(output))
         for line in tqdm(translations, total=total, desc="translate", unit=" lines", disable=quiet):
             stream.write(line + "\n")
             stream.flush()

@@ -21,19 +21,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_klang import cli
+from fairseq_klang.data import download as downloading
 from fairseq_klang.data import iwslt14 as module
 from fairseq_klang.data import prepare as preparing
+from fairseq_klang.data import subwords
 from fairseq_klang.data.iwslt14 import (
     ArchiveError,
     check_archive,
-    download,
     extract,
+    fetch_archive,
     keeps,
     prepare_iwslt14,
-    preset_options,
     published_counts,
 )
-from fairseq_klang.data.prepare import PrepareError, PrepareOptions
+from fairseq_klang.data.options import PrepareError, PrepareOptions, preset_options
+from fairseq_klang.data.text import text_inputs
 from helpers.running import ROOT
 from helpers.text import lines_of, pairs
 
@@ -133,7 +135,9 @@ def published(monkeypatch):
 def no_bin(monkeypatch):
     """Leave out fairseq-preprocess, which takes seconds."""
     monkeypatch.setattr(
-        preparing._Job, "bin", lambda job, folder: {"vocabulary": {"de": 0, "en": 0}}
+        preparing._Job,
+        "bin",
+        lambda job, folder: {"vocabulary": {"de": 0, "en": 0}, "dictionaries": {}},
     )
 
 
@@ -312,7 +316,7 @@ def test_fold_moves_validation_and_refits_bpe(archive, no_bin, tmp_path):
             pair[1] for number, pair in enumerate(KEPT, 1) if number % 23 == fold
         ]
         codes[fold] = (out / "subword" / "codes").read_bytes()
-        preparing.learn_bpe(
+        subwords.learn_bpe(
             [str(out / "tok" / f"train.{lang}") for lang in ("de", "en")],
             str(tmp_path / "codes"),
             500,
@@ -531,7 +535,7 @@ def test_rubbish_in_the_cache_is_named_and_moved_aside(tmp_path, capsys):
         f"klang: error: {path} is a web page, not the archive; moved to {path}.unusable: run the "
         "command again, or with another --url"
     )
-    assert sorted(os.listdir(tmp_path)) == ["de-en.tgz.unusable", "out"]
+    assert visible(tmp_path) == ["de-en.tgz.unusable", "out"]
 
 
 def test_size_and_digest(archive):
@@ -547,15 +551,15 @@ def test_size_and_digest(archive):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `content` under any name; the first part of the path says how: whole, page, lost,
-    half, norange, stall, bare, wrong."""
+    """Serves `content` under any name; the first part of the path says how: whole, page, lost, or
+    half, bare or stall the first time."""
 
     daemon_threads = True
 
     def __init__(self, content):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.content, self.tag, self.seen, self.times = content, '"one"', [], collections.Counter()
-        self.release = threading.Event()
+        self.content, self.times = content, collections.Counter()
+        self.seen, self.release = [], threading.Event()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def url(self, way):
@@ -572,39 +576,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if way == "lost":
             return self.send_error(404)
         content = PAGE if way == "page" else server.content
-        part = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        start = (
-            int(part.group(1))
-            if part and way != "norange" and self.headers.get("If-Range") == server.tag
-            else 0
-        )
-        server.seen.append((way, self.headers.get("Range"), start))
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header(
-                "Content-Range",
-                f"bytes {start + (way == 'wrong')}-{len(content) - 1}/{len(content)}",
-            )
+        self.send_response(200)
         if way != "bare":  # the size is not told: the end of the connection is the end of the file
-            self.send_header("Content-Length", str(len(content) - start))
-        if way != "norange":
-            self.send_header("ETag", server.tag)
+            self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        first = server.times[way] == 1
-        if way in ("half", "norange", "wrong", "stall", "bare") and first:
+        if way in ("half", "bare", "stall") and server.times[way] == 1:
             self.wfile.write(content[: len(content) // 2])
             self.wfile.flush()
+            server.seen.append(way)
             if way == "stall":
                 server.release.wait(20)
         else:
-            self.wfile.write(content[start:])
+            self.wfile.write(content)
 
 
 @pytest.fixture
 def server(archive, monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
-    monkeypatch.setattr(module, "WAIT", 0)
+    monkeypatch.setattr(downloading, "WAIT", 0)
     with open(archive, "rb") as stream:
         server = Server(stream.read())
     yield server
@@ -613,13 +603,10 @@ def server(archive, monkeypatch):
     server.server_close()
 
 
-def partials(folder):
-    return [name for name in os.listdir(folder) if ".partial" in name]
-
-
 def fetched(server, path):
+    """Whether the archive is there, and nothing half beside it."""
     with open(path, "rb") as stream:
-        return stream.read() == server.content and not partials(os.path.dirname(path))
+        return stream.read() == server.content and not os.path.exists(f"{path}.partial")
 
 
 def test_whole_run_from_a_server(server, published, no_bin, tmp_path, capsys):
@@ -634,7 +621,7 @@ def test_whole_run_from_a_server(server, published, no_bin, tmp_path, capsys):
         "word",
     ]
     assert klang(capsys, *arguments, "--out", tmp_path / "a")[0] == 0
-    assert os.listdir(tmp_path / "cache") == ["de-en.tgz"]
+    assert visible(tmp_path / "cache") == ["de-en.tgz"]
     source = json.loads((tmp_path / "a" / "prepare.json").read_text())["source"]
     assert source["sha256"] == hashlib.sha256(server.content).hexdigest()
     # the second preparation takes the archive from the cache, and a repeated one needs no archive
@@ -707,80 +694,56 @@ def test_a_fetched_archive_of_no_use_does_not_stay(
         and f"moved to {path}.unusable: run the command again" in last
         and ".partial" not in last
     )
-    assert os.listdir(tmp_path / "cache") == ["de-en.tgz.unusable"]
-    server.content, server.tag = good, '"two"'
+    assert visible(tmp_path / "cache") == ["de-en.tgz.unusable"]
+    server.content = good
     assert (
         klang(capsys, *arguments, "--url", server.url("again"))[0] == 0
     )  # the other address is asked
     assert path.read_bytes() == good and server.times["again"] == 1
 
 
-def test_a_broken_transfer_is_resumed_at_once(server, tmp_path, capsys):
+@pytest.mark.parametrize("way", ["half", "bare", "stall"])
+def test_a_broken_transfer_is_tried_again(server, tmp_path, monkeypatch, capsys, way):
+    """Cut with the size told, cut without, and no byte more while the line is open."""
+    monkeypatch.setattr(downloading, "TIMEOUT", 0.5)
     path = str(tmp_path / "de-en.tgz")
-    download([server.url("half")], path)
-    half = len(server.content) // 2
-    assert server.seen == [("half", None, 0), ("half", f"bytes={half}-", half)] and fetched(
-        server, path
-    )
-    assert f"broke off after {half:,} of {len(server.content):,} bytes" in capsys.readouterr().err
+    fetch_archive([server.url(way)], path)
+    assert server.times == {way: 2} and fetched(server, path)
+    told = "broke off" if way == "stall" else "damaged or cut short"
+    assert told in capsys.readouterr().err
 
 
-def test_a_broken_transfer_is_resumed_in_the_next_run(server, tmp_path, monkeypatch):
-    path = str(tmp_path / "de-en.tgz")
-    half = len(server.content) // 2
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "ATTEMPTS", 1)
-        with pytest.raises(ArchiveError, match="broke off after") as caught:
-            download([server.url("half"), server.url("lost")], path)
-    assert (
-        "HTTP 404" in str(caught.value)
-        and "Run the command again to go on" in str(caught.value)
-        and "\n" not in str(caught.value)
-    )
-    assert not os.path.exists(path) and len(partials(tmp_path)) == 2
-    server.seen.clear()
-    download([server.url("lost"), server.url("half")], path)
-    assert server.seen == [("half", f"bytes={half}-", half)] and fetched(server, path)
-
-
-@pytest.mark.parametrize("way", ["norange", "wrong", "half"])
-def test_what_cannot_be_resumed_starts_again(server, tmp_path, monkeypatch, way):
+def test_the_next_address_is_asked_when_one_breaks_for_good(server, tmp_path, monkeypatch):
     path = str(tmp_path / "de-en.tgz")
     with monkeypatch.context() as patch:
-        patch.setattr(module, "ATTEMPTS", 1)
-        with pytest.raises(ArchiveError, match="broke off"):
-            download([server.url(way)], path)
-    server.tag = '"two"' if way == "half" else server.tag  # the file has changed in between
-    download([server.url(way)], path)
-    assert server.seen[-1][2] == 0 and fetched(server, path)
-
-
-def test_a_cut_that_the_server_does_not_tell_is_found(server, tmp_path):
-    with pytest.raises(ArchiveError, match="damaged or cut short"):
-        download([server.url("bare")], str(tmp_path / "de-en.tgz"))
-    assert [name for name in os.listdir(tmp_path) if not name.endswith(".json")] == []
-    download([server.url("bare")], str(tmp_path / "de-en.tgz"))
-    assert fetched(server, str(tmp_path / "de-en.tgz"))
+        patch.setattr(downloading, "ATTEMPTS", 1)
+        with pytest.raises(
+            ArchiveError, match="cut short .*HTTP 404.*Run the command again"
+        ) as caught:
+            fetch_archive([server.url("half"), server.url("lost")], path)
+        assert "\n" not in str(caught.value) and os.listdir(tmp_path) == []
+        fetch_archive([server.url("lost"), server.url("whole")], path)
+    assert fetched(server, path)
 
 
 def test_a_web_page_is_no_archive(server, tmp_path):
     path = str(tmp_path / "de-en.tgz")
     with pytest.raises(ArchiveError, match="/page/de-en.tgz is a web page, not the archive"):
-        download([server.url("page")], path)
+        fetch_archive([server.url("page")], path)
     assert not os.path.exists(path)
-    download([server.url("page"), server.url("whole")], path)
+    fetch_archive([server.url("page"), server.url("whole")], path)
     assert fetched(server, path)
 
 
-def test_another_size_or_digest_is_kept_but_not_taken(server, tmp_path):
+def test_another_size_or_digest_is_not_taken(server, tmp_path):
     path = str(tmp_path / "de-en.tgz")
     with pytest.raises(ArchiveError, match="not 19,982,877; --any-archive accepts it"):
-        download([server.url("whole")], path, module.ARCHIVE_BYTES)
+        fetch_archive([server.url("whole")], path, module.ARCHIVE_BYTES)
     with pytest.raises(ArchiveError, match="not --sha256 00"):
-        download([server.url("whole")], path, None, "0" * 64)
-    assert not os.path.exists(path)
-    download([server.url("whole")], path, None, hashlib.sha256(server.content).hexdigest())
-    assert fetched(server, path) and server.times["whole"] == 1
+        fetch_archive([server.url("whole")], path, None, "0" * 64)
+    assert os.listdir(tmp_path) == []
+    fetch_archive([server.url("whole")], path, None, hashlib.sha256(server.content).hexdigest())
+    assert fetched(server, path)
 
 
 def test_nobody_answers(server, tmp_path, capsys):
@@ -794,7 +757,7 @@ def test_nobody_answers(server, tmp_path, capsys):
         and last.startswith(f"klang: error: could not fetch the archive: {url}: ")
         and "refused" in last
     )
-    assert "--archive PATH" in last and os.listdir(tmp_path) == []
+    assert "--archive PATH" in last and visible(tmp_path) == []
 
 
 def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path, capsys):
@@ -811,40 +774,23 @@ def test_killed_in_the_middle_of_a_download(server, published, no_bin, tmp_path,
     process = subprocess.Popen(
         [sys.executable, "-m", "fairseq_klang.cli", *arguments], cwd=ROOT, stderr=subprocess.DEVNULL
     )
-    half = len(server.content) // 2
     try:
-        for _ in range(600):
-            found = [
-                tmp_path / "out" / name
-                for name in (partials(tmp_path / "out") if (tmp_path / "out").exists() else [])
-                if name.endswith("partial")
-            ]
-            if server.seen and found and process.poll() is None:
-                # What has come is in the process's buffer or in the file: a run goes on from both.
-                time.sleep(0.5)
-                # Another one does not go into the same folders meanwhile.
-                for name, more in (
-                    ("--out", []),
-                    ("--cache", ["--cache", tmp_path / "out", "--out", tmp_path / "other"]),
-                ):
-                    status, _, err = klang(capsys, *arguments[2:], *more)
-                    line = (
-                        f"klang: error: {name} {tmp_path / 'out'} is in use by another klang "
-                        f"prepare; wait until it has ended, or choose another {name}\n"
-                    )
-                    assert (status, err) == (2, line)
-                break
+        while not server.seen:
+            assert process.poll() is None
             time.sleep(0.05)
+        # Another one does not go into the same folders meanwhile.
+        for more in ([], ["--cache", tmp_path / "out", "--out", tmp_path / "other"]):
+            status, _, err = klang(capsys, *arguments[2:], *more)
+            line = (
+                f"klang: error: {tmp_path / 'out'} is in use by another process; wait for it, or "
+                "end it\n"
+            )
+            assert (status, err) == (2, line)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert process.returncode == -signal.SIGKILL and not (tmp_path / "out" / "de-en.tgz").exists()
-    there = os.path.getsize(found[0])
-    assert there <= half and cli.main(arguments) == 0
-    assert server.seen[-1] == ("stall", f"bytes={there}-" if there else None, there)
-    assert (tmp_path / "out" / "de-en.tgz").read_bytes() == server.content and not partials(
-        tmp_path / "out"
-    )
+    assert not (tmp_path / "out" / "de-en.tgz").exists()
+    assert cli.main(arguments) == 0 and fetched(server, tmp_path / "out" / "de-en.tgz")
 
 
 # -- stopped and repeated --
@@ -869,7 +815,7 @@ def test_resumes_after_a_stop(archive, published, no_bin, tmp_path, monkeypatch)
         prepare_iwslt14(tmp_path, preset_options("word"), archive=archive)["lines"]["train"]["kept"]
         == 63
     )
-    assert sorted(os.listdir(tmp_path)) == ["bin", "prepare.json", "raw", "subword", "text", "tok"]
+    assert visible(tmp_path) == ["bin", "prepare.json", "raw", "subword", "text", "tok"]
 
 
 def test_another_archive_is_refused(archive, published, no_bin, tmp_path):
@@ -917,7 +863,7 @@ def test_prepare_sh_shows_the_options(tmp_path):
     st.integers(1, 40),
 )
 def test_threshold_is_the_closest(counts, size):
-    threshold, words = preparing.frequency_threshold(counts, size)
+    threshold, words = subwords.frequency_threshold(counts, size)
     assert words == sum(count >= threshold for count in counts.values())
     sizes = {
         least: sum(count >= least for count in counts.values())
@@ -933,9 +879,7 @@ def test_words_above_the_threshold(tmp_path, dictionary, size):
     for lang, text in (("de", "a a a b b c\na b d\n"), ("en", "a x x y\nx y z\n")):
         for split in ("train", "valid", "test"):
             (tmp_path / f"{split}.{lang}").write_text(text)
-    inputs = preparing.text_inputs(
-        *(tmp_path / split for split in ("train", "valid")), [tmp_path / "test"]
-    )
+    inputs = text_inputs(*(tmp_path / split for split in ("train", "valid")), [tmp_path / "test"])
     options = dict(subword="word", vocab_size=size, tokenizer="none", dictionary=dictionary)
     report = preparing.prepare(
         inputs, tmp_path / "out", PrepareOptions(word_cut="threshold", **options)
