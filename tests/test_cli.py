@@ -103,7 +103,7 @@ def test_prepare_then_everything_from_its_folder(capsys, tmp_path):
 def test_options_reach_prepare(capsys, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(
-        cli,
+        preparing,
         "prepare",
         lambda *arguments: (
             seen.append(arguments) or {"vocabulary": {}, "lines": {"train": {"kept": 0}}}
@@ -211,7 +211,7 @@ def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
     def full(*arguments):
         raise OSError(28, "No space left on device", "out/tok")
 
-    monkeypatch.setattr(cli, "prepare", interrupted)
+    monkeypatch.setattr(preparing, "prepare", interrupted)
     command = ["prepare", "multi30k", "--from", tmp_path, "--out", "o"]
     status, _, err = klang(capsys, *command)
     assert (
@@ -227,7 +227,7 @@ def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
         and err
         == "klang: interrupted before it was complete; run the command again from the start\n"
     )
-    monkeypatch.setattr(cli, "prepare", full)
+    monkeypatch.setattr(preparing, "prepare", full)
     status, _, err = klang(capsys, *command)
     assert (status, err) == (2, "klang: error: out/tok: No space left on device\n")
 

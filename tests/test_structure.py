@@ -249,7 +249,6 @@ def test_lines_have_at_most_100_characters():
     assert not long, f"{len(long)} lines: {' '.join(long)}"
 
 
-@pytest.mark.xfail(reason="writers are being moved")
 def test_only_files_py_gives_files_their_names():
     """A rename over something that is no plain file destroys it; files.py decides that once."""
     renames = {("os", "replace"), ("os", "rename"), ("os", "renames"), ("shutil", "move")}
