@@ -9,11 +9,14 @@ import textwrap
 from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 import jinja2
+import numpy as np
 import pandas
+from scipy import stats
 
 from ..analysis.tables import COLUMNS, as_table
 from ..errors import KlangError
 from ..files import written
+from .pictures import draw_all
 
 TEMPLATES = "templates"  # below the folder of the documentation
 DATA = "results"  # where the CSV files lie, and the pages that are made of them
@@ -67,6 +70,22 @@ def interval(row: pandas.Series, digits: int = 2) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def ratio_of_seeds(values: Sequence[float]) -> Tuple[float, float, float]:
+    """(mean, low, high) of a positive figure over seeds: the geometric mean, and Student's 95 %
+    interval of the logarithms. Raises PageError for fewer than two seeds."""
+    if len(values) < 2:
+        raise PageError(f"{len(values)} seeds; an interval needs two or more")
+    logs = np.log(np.asarray(values, dtype=float))
+    half = stats.t.isf(0.025, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
+    middle = logs.mean()
+    return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
+
+
+def brief(value: float) -> str:
+    """A ratio with two significant digits or all of its whole ones: 0.83, 3.8, 107, 20,311."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2g}"
+
+
 def verdict(word: str) -> str:
     """The verdict on a claim, in bold. Raises PageError unless it is one of VERDICTS."""
     if word not in VERDICTS:
@@ -86,6 +105,8 @@ FUNCTIONS: Dict[str, Callable[..., Any]] = dict(
     signed=signed,
     interval=interval,
     verdict=verdict,
+    ratio_of_seeds=ratio_of_seeds,
+    brief=brief,
     table=table,
     zip=zip,
 )
@@ -235,6 +256,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--docs", default="docs", metavar="DIR", help="folder of the documentation (default: docs)"
     )
     parser.add_argument(
+        "--pictures", action="store_true", help="draw the pictures again, too, from the same data"
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="write nothing; exit with status 1 if a page would change",
@@ -242,7 +266,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the pages; returns the exit status."""
+    """Make the pages, and the pictures where asked for; returns the exit status."""
+    if options.pictures:
+        for path in draw_all(os.path.join(options.docs, DATA)):
+            print(f"written: {path}")
     different = changed(options.docs)
     for path, text in different:
         if options.check:

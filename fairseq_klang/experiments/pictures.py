@@ -87,16 +87,20 @@ def heads(rows: List[Row], path: str) -> None:
         for row in rows
         if row.settings.get("head") == "sb" and isinstance(row.settings.get("epoch"), int)
     ]
-    runs = list(dict.fromkeys(row.run for row in rows))
+    runs = sorted({row.run for row in rows})
+    across = 3
+    down = -(-len(runs) // across)
     figure, axes = pyplot.subplots(
-        1,
-        len(runs),
-        figsize=(3.7 * len(runs) + 0.6, 3.6),
+        down,
+        across,
+        figsize=(11.5, 3.3 * down + 0.3),
         sharey=True,
         squeeze=False,
         constrained_layout=True,
     )
-    for axis, run in zip(axes[0], runs):
+    for axis in axes.flat[len(runs) :]:
+        axis.remove()
+    for axis, run in zip(axes.flat, runs):
         for measure, text in texts.items():
             own = [row for row in rows if row.run == run and row.measure == measure]
             own.sort(key=lambda row: int(row.settings["epoch"]))
@@ -104,11 +108,12 @@ def heads(rows: List[Row], path: str) -> None:
                 text += f" (at the end {own[-1].settings['token']!r})"
             epochs = [row.settings["epoch"] for row in own]
             axis.plot(epochs, [row.value for row in own], marker="o", label=text)
-        axis.set(title=run, xlabel="epoch", ylim=(-0.03, 1.03))
+        axis.set(title=f"{run}, SB head", xlabel="epoch", ylim=(-0.03, 1.03))
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    axes[0][0].set_ylabel("share of target positions, SB head")
+        axis.legend(fontsize=8, loc="center right")
+    for row in axes:
+        row[0].set_ylabel("share of target positions")
     _save(figure, path)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shutil
 
 import pandas
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from fairseq_klang.analysis.tables import Row, write_rows
 from fairseq_klang.errors import exit_status
 from fairseq_klang.experiments import pages
+from fairseq_klang.experiments.pictures import draw_all
 from helpers.running import ROOT
 
 
 def run(docs, check=False):
-    options = argparse.Namespace(docs=str(docs), check=check)
+    options = argparse.Namespace(docs=str(docs), check=check, pictures=False)
     return exit_status("klang", lambda: pages.run(options))
 
 
@@ -39,6 +41,16 @@ def template(docs, text, name="results/page.md.j2"):
 
 def test_every_page_of_the_repository_is_what_its_template_and_data_give():
     assert pages.changed(os.path.join(ROOT, "docs")) == []
+
+
+def test_the_pictures_are_drawn_from_the_committed_data(tmp_path):
+    for name in ("series.csv", "heads.csv"):
+        shutil.copy(os.path.join(ROOT, "docs", "results", name), tmp_path)
+    paths = draw_all(str(tmp_path))
+    assert [os.path.basename(path) for path in paths] == ["series_k.png", "heads.png"]
+    for path in paths:
+        with open(path, "rb") as stream:
+            assert stream.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_page_is_made_checked_and_made_again(docs, capsys):
@@ -89,6 +101,21 @@ def test_readme_is_filled_between_its_marks(docs, capsys):
     assert readme.read_text() == "before\n" + pages.BEGIN + "| a |\n" + pages.END + "after\n"
     readme.write_text("no marks\n", encoding="utf-8")
     assert run(docs) == 2 and "must hold the line" in capsys.readouterr().err
+
+
+def test_ratios_over_seeds_have_students_interval_of_their_logarithms():
+    mean, low, high = pages.ratio_of_seeds([1.0, 10.0, 100.0])
+    # logarithms to base 10 are 0, 1, 2: mean 1, deviation 1; t(0.975, 2) = 4.3027 (tables)
+    half = 4.3027 / 3**0.5
+    assert [mean, low, high] == pytest.approx([10, 10 ** (1 - half), 10 ** (1 + half)], rel=1e-3)
+    with pytest.raises(pages.PageError, match="two or more"):
+        pages.ratio_of_seeds([2.0])
+    assert [pages.brief(x) for x in (0.834, 3.84, 107.3, 20311.4)] == [
+        "0.83",
+        "3.8",
+        "107",
+        "20,311",
+    ]
 
 
 def test_paragraphs_and_items_are_filled_and_the_rest_stays():
