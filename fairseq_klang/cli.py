@@ -7,14 +7,31 @@ import json
 import logging
 import os
 import sys
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
 from .data.options import BY_PRESET, PRESETS, PrepareOptions, flag, preset_options
 from .errors import exit_status
 from .files import PACKAGE
 from .version import __version__
 
+Options = TypeVar("Options")
 
-def _add_fields(parser, cls, by_preset=()):
+
+def _add_fields(
+    parser: argparse.ArgumentParser, cls: Type[Any], by_preset: Collection[str] = ()
+) -> None:
     """One option for each field of a dataclass, which checks the values; an option named in
     by_preset is left out where not given."""
     for field in dataclasses.fields(cls):
@@ -51,16 +68,16 @@ def _add_fields(parser, cls, by_preset=()):
         )
 
 
-def _fields(args, cls):
+def _fields(args: argparse.Namespace, cls: Type[Options]) -> Options:
     return cls(**{field.name: getattr(args, field.name) for field in dataclasses.fields(cls)})
 
 
-def user_dir(args):
+def user_dir(args: argparse.Namespace) -> None:
     """Print the folder for fairseq's --user-dir."""
     print(PACKAGE)
 
 
-def prepare_command(args):
+def prepare_command(args: argparse.Namespace) -> None:
     """Run `klang prepare`."""
     from .data.prepare import prepare
     from .data.text import multi30k_inputs, text_inputs
@@ -74,7 +91,7 @@ def prepare_command(args):
     _tell_prepared(args.out, prepare(inputs, args.out, options))
 
 
-def iwslt14_command(args):
+def iwslt14_command(args: argparse.Namespace) -> None:
     """Run `klang prepare iwslt14`."""
     from .data.iwslt14 import prepare_iwslt14
 
@@ -96,7 +113,7 @@ def iwslt14_command(args):
     _tell_prepared(args.out, report)
 
 
-def _tell_prepared(out, report):
+def _tell_prepared(out: str, report: Mapping[str, Any]) -> None:
     vocabulary = ", ".join(f"{lang} {size}" for lang, size in report["vocabulary"].items())
     print(
         f"ready for fairseq-train: {os.path.join(out, 'bin')} ({report['lines']['train']['kept']} "
@@ -104,7 +121,7 @@ def _tell_prepared(out, report):
     )
 
 
-def score_command(args):
+def score_command(args: argparse.Namespace) -> None:
     """Run `klang score`."""
     from .analysis.scoring import format_report, score
 
@@ -126,7 +143,7 @@ def score_command(args):
     )
 
 
-def average_command(args):
+def average_command(args: argparse.Namespace) -> None:
     """Run `klang average`."""
     from .checkpoints.average import AverageError, average_to_file, find_last
 
@@ -142,7 +159,7 @@ def average_command(args):
     print(f"{args.output}: the average of {', '.join(paths)}")
 
 
-def export_command(args):
+def export_command(args: argparse.Namespace) -> None:
     """Run `klang export`."""
     from .quantization.export import export, summary
 
@@ -162,7 +179,7 @@ def export_command(args):
     print(f"ready for klang translate: {args.out}")
 
 
-def translate_command(args):
+def translate_command(args: argparse.Namespace) -> None:
     """Run `klang translate`."""
     from .quantization.translate import translate_file
 
@@ -175,7 +192,7 @@ def translate_command(args):
     translate_file(args.model, args.input, args.output, **sizes)
 
 
-def report_command(args):
+def report_command(args: argparse.Namespace) -> None:
     """Run `klang report`."""
     from .analysis.curves import write_report
 
@@ -183,7 +200,7 @@ def report_command(args):
         print(path)
 
 
-def doctor_command(args):
+def doctor_command(args: argparse.Namespace) -> int:
     """Run `klang doctor`; the exit status is 1 when something is broken."""
     from .checks.doctor import examine
 
@@ -194,7 +211,9 @@ def doctor_command(args):
     return 1 if broken else 0
 
 
-def _command(commands, name, function, text, example):
+def _command(
+    commands: Any, name: str, function: Callable[..., Optional[int]], text: str, example: str
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name,
         help=text,
@@ -206,7 +225,7 @@ def _command(commands, name, function, text, example):
     return parser
 
 
-def _prepare_parser(commands):
+def _prepare_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "prepare", help="turn raw parallel text into a folder that fairseq-train reads"
     )
@@ -262,7 +281,7 @@ def _prepare_parser(commands):
         _add_fields(sub, PrepareOptions, by_preset=BY_PRESET if sub is iwslt14 else ())
 
 
-def _iwslt14_parser(corpora):
+def _iwslt14_parser(corpora: Any) -> argparse.ArgumentParser:
     parser = _command(
         corpora,
         "iwslt14",
@@ -317,7 +336,7 @@ def _iwslt14_parser(corpora):
     return parser
 
 
-def _score_parser(commands):
+def _score_parser(commands: Any) -> None:
     parser = _command(
         commands,
         "score",
@@ -383,7 +402,7 @@ def _score_parser(commands):
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def _average_parser(commands):
+def _average_parser(commands: Any) -> None:
     parser = _command(
         commands,
         "average",
@@ -416,7 +435,7 @@ def _average_parser(commands):
     parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to write")
 
 
-def _export_parser(commands):
+def _export_parser(commands: Any) -> None:
     parser = _command(
         commands,
         "export",
@@ -461,7 +480,7 @@ def _export_parser(commands):
     )
 
 
-def _translate_parser(commands):
+def _translate_parser(commands: Any) -> None:
     parser = _command(
         commands,
         "translate",
@@ -507,13 +526,14 @@ def _translate_parser(commands):
 
 # -- experiments ----------------------------------------------------------------------------------
 
+Experiments = Dict[str, Tuple[str, str]]
 # command: (module of experiments/ that has add_arguments and run, what it does)
-EXPERIMENTS = {
+EXPERIMENTS: Experiments = {
     "recipe": ("recipe", "train, translate and score one experiment of the series, or another"),
     "compare": ("comparing", "put the runs of recipes into one table, and test their differences"),
     "results": ("pages", "make the pages of docs/ from their templates and data"),
 }
-STUDIES = {
+STUDIES: Experiments = {
     "multi30k": ("multi30k", "cross-entropy against soft BLEU, with several seeds"),
     "gradients": ("gradients", "gradients of the two heads, update by update or epoch by epoch"),
     "sb-head": ("sb_head", "what the second head predicts: the target, or what it was given"),
@@ -521,7 +541,7 @@ STUDIES = {
     "autoencoding": ("autoencoding", "learning from the source alone, in training and after"),
     "significance": ("significance_check", "how often the test of a difference is wrong"),
 }
-BENCHMARKS = {
+BENCHMARKS: Experiments = {
     "time": ("benchmark", "time and memory of the losses against fairseq's cross-entropy"),
     "plot": ("benchmark_plot", "the picture and tables of what `time` measured"),
     "precision": ("benchmark_precision", "time of INT8 training, speed and size of INT8 models"),
@@ -532,9 +552,9 @@ class _ExperimentParser(argparse.ArgumentParser):
     """A parser that imports the module of its command, and asks it for its options, when it is
     used: the other commands need no fairseq and start at once."""
 
-    module = None
+    module: Optional[str] = None
 
-    def parse_known_args(self, args=None, namespace=None):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.module:
             module = importlib.import_module(f".experiments.{self.module}", __package__)
             self.module = None
@@ -542,11 +562,11 @@ class _ExperimentParser(argparse.ArgumentParser):
             module.add_arguments(self)
         return super().parse_known_args(args, namespace)
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
-def _experiment_parsers(commands, experiments):
+def _experiment_parsers(commands: Any, experiments: Experiments) -> None:
     for name, (module, text) in experiments.items():
         parser = commands.add_parser(
             name,
@@ -559,7 +579,7 @@ def _experiment_parsers(commands, experiments):
         parser.set_defaults(resumes=True, takes_flags=False)
 
 
-def _group_parser(commands, name, text, experiments):
+def _group_parser(commands: Any, name: str, text: str, experiments: Experiments) -> None:
     group = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     parsers = group.add_subparsers(
         dest="which", metavar=name.upper(), required=True, parser_class=_ExperimentParser
@@ -567,7 +587,7 @@ def _group_parser(commands, name, text, experiments):
     _experiment_parsers(parsers, experiments)
 
 
-def _experiments(commands):
+def _experiments(commands: Any) -> None:
     """`klang recipe`, `compare`, `results`, `study NAME` and `benchmark NAME`."""
     default, commands._parser_class = commands._parser_class, _ExperimentParser
     _experiment_parsers(commands, EXPERIMENTS)
@@ -576,7 +596,7 @@ def _experiments(commands):
     commands._parser_class = default
 
 
-def parser():
+def parser() -> argparse.ArgumentParser:
     """The argument parser of `klang`."""
     root = argparse.ArgumentParser(prog="klang", description="The tools of fairseq-klang.")
     root.add_argument("--version", action="version", version=f"fairseq-klang {__version__}")
@@ -617,7 +637,7 @@ def parser():
     return root
 
 
-def main(argv=None):
+def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run `klang`; returns the exit status: 0, 1 (doctor found something broken), 2 (bad input),
     130 (interrupted)."""
     if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output

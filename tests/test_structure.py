@@ -223,10 +223,7 @@ def test_every_file_and_public_thing_says_what_it_is_for(module):
     assert top == []
 
 
-UNTYPED_YET = ("cli", "data", "experiments", "quantization")
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if not m.startswith(UNTYPED_YET)])
+@pytest.mark.parametrize("module", MODULES)
 def test_public_functions_are_typed(module):
     functions = [pair for pair in public(syntax(module)) if isinstance(pair[1], ast.FunctionDef)]
     assert [name for name, function in functions if not is_typed(function)] == []

@@ -1,9 +1,10 @@
 """Quantisation-aware training: make a fairseq model compute with fake-quantised weights and
 activations (docs/precision.md)."""
 
+import argparse
 import logging
 from dataclasses import dataclass, field, fields
-from typing import Optional
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from ..errors import UsageError
 from .fake_quant import fake_quantize
 
 logger = logging.getLogger(__name__)
+
+State = Tuple[torch.Tensor, torch.Tensor]  # (hidden, cell) of an LSTM
 
 
 @dataclass
@@ -48,12 +51,12 @@ class QatConfig(FairseqDataclass):
     )
 
     @classmethod
-    def add_arguments(cls, parser):
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         """Add the flags to a model's parser."""
         gen_parser_from_dataclass(parser, cls(), delete_default=True)
 
     @classmethod
-    def from_args(cls, args):
+    def from_args(cls, args: Any) -> "QatConfig":
         """The options in a model's arguments, defaults for what is missing (an older checkpoint);
         raises UsageError."""
         given = {
@@ -65,7 +68,7 @@ class QatConfig(FairseqDataclass):
         config.check()
         return config
 
-    def check(self):
+    def check(self) -> None:
         """Raise UsageError (option, value given, legal values) for a value out of range."""
         bits, start, gradient_bits = self.qat_bits, self.qat_start_update, self.qat_gradient_bits
         for option, value in (("--qat-bits", bits), ("--qat-gradient-bits", gradient_bits)):
@@ -94,7 +97,7 @@ class Quantizer(nn.Module):
     of updates and train() or eval(), while checkpoints hold nothing of it.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: QatConfig) -> None:
         super().__init__()
         self.bits, self.gradient_bits, self.start_update = (
             config.qat_bits,
@@ -102,39 +105,38 @@ class Quantizer(nn.Module):
             config.qat_start_update,
         )
         self.num_updates = 0
-        self._weights = {}
+        self._weights: Dict[Tuple[int, bool], Tuple[Any, ...]] = {}
 
     @property
-    def active(self):
+    def active(self) -> bool:
         """Whether it quantises yet."""
         return self.num_updates >= self.start_update
 
-    def set_num_updates(self, num_updates):
+    def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before each training step, and when a checkpoint is loaded."""
         self.num_updates = num_updates
         self._weights.clear()
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> "Quantizer":
         """Called by fairseq whenever training turns to validation and back."""
         self._weights.clear()
         return super().train(mode)
 
-    def __getstate__(self):
+    def __getstate__(self) -> Dict[str, Any]:
         # Copies of a model, and worker processes, quantise anew.
         return dict(self.__dict__, _weights={})
 
-    def rows(self, x):
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., n] fake-quantised by row: the activation of each token, or the embedding of each
         token."""
         return fake_quantize(x, self.bits, self.gradient_bits) if self.active else x
 
-    def weight(self, parameter):
+    def weight(self, parameter: torch.Tensor) -> torch.Tensor:
         """The matrix [out, in] fake-quantised by row.
 
         Quantised once a step, however often it is used: kept until a gradient has come back through
         it, fairseq begins another step, or the mode changes (fairseq's optimisers write to `.data`,
-        which leaves no trace in
-        `_version`). Training without gradient keeps nothing.
+        which leaves no trace in `_version`). Training without gradient keeps nothing.
         """
         if not self.active:
             return parameter
@@ -151,7 +153,9 @@ class Quantizer(nn.Module):
             self._weights[key] = parameter, state, quantized
         return quantized
 
-    def linear(self, x, weight, bias):
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]
+    ) -> torch.Tensor:
         """x [..., in] times weight [out, in] plus bias, both quantised once the quantizer is
         active."""
         return F.linear(self.rows(x), self.weight(weight), bias)
@@ -160,7 +164,7 @@ class Quantizer(nn.Module):
 class QuantLinear(nn.Linear):
     """nn.Linear on quantised input and weight."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] -> [..., out]"""
         return self.quantizer.linear(x, self.weight, self.bias)
 
@@ -169,12 +173,12 @@ class QuantEmbedding(nn.Embedding):
     """nn.Embedding of a quantised table: its rows are quantised one by one, so only those looked up
     are."""
 
-    def forward(self, tokens):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[...] -> [..., d]"""
         return self.quantizer.rows(super().forward(tokens))
 
 
-def _lstm_step(gates, cell):
+def _lstm_step(gates: torch.Tensor, cell: torch.Tensor) -> State:
     """(hidden, cell) [B, H] from the summed gates [B, 4H] in torch's order: input, forget, cell,
     output."""
     enter, forget, new, leave = gates.chunk(4, 1)
@@ -185,7 +189,7 @@ def _lstm_step(gates, cell):
 class QuantLSTMCell(nn.LSTMCell):
     """nn.LSTMCell on quantised input, hidden state and weights."""
 
-    def forward(self, x, state):
+    def forward(self, x: torch.Tensor, state: State) -> State:
         """[B, in], (hidden, cell) -> (hidden, cell), each [B, H]"""
         hidden, cell = state
         linear = self.quantizer.linear
@@ -199,7 +203,9 @@ class QuantLSTM(nn.LSTM):
     """nn.LSTM on quantised inputs, hidden states and weights, step by step; torch's fused one takes
     no quantised hidden state."""
 
-    def forward(self, x, state=None):
+    def forward(
+        self, x: Union[torch.Tensor, PackedSequence], state: Optional[State] = None
+    ) -> Tuple[Union[torch.Tensor, PackedSequence], State]:
         """As nn.LSTM, time first: x [T, B, in] or packed, state (hidden, cell) [layers, B, H] ->
         (output, state)."""
         if not self.quantizer.active:
@@ -271,12 +277,12 @@ _QUANTIZED = {
 }
 
 
-def quantizer_of(decoder):
+def quantizer_of(decoder: nn.Module) -> Optional[Quantizer]:
     """The model's :class:`Quantizer`, or None where it is not quantised."""
     return decoder.__dict__.get("quantizer")
 
 
-def quantize_model(model, config):
+def quantize_model(model: Any, config: QatConfig) -> Any:
     """Make a fairseq encoder-decoder model train, validate and generate with fake quantisation;
     returns the model, changed in place.
 
