@@ -219,7 +219,7 @@ def pages(docs: str) -> List[Tuple[str, str]]:
             path = os.path.join(os.path.dirname(os.path.abspath(docs)), "README.md")
             found.append((path, _fill(path, text)))
         else:
-            mark = f"<!-- Made by `klang results` from {TEMPLATES}/{name}; change that file. -->\n"
+            mark = f"<!-- Made by klang results from {TEMPLATES}/{name} -->\n"
             found.append((os.path.join(docs, name[: -len(".j2")]), mark + _wrap(text)))
     return found
 
