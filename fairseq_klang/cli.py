@@ -136,11 +136,7 @@ def score_command(args: argparse.Namespace) -> None:
         seed=args.seed,
         sacrebleu_tokenize=args.sacrebleu_tokenize,
     )
-    print(
-        json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
-        if args.json
-        else format_report(report)
-    )
+    print(json.dumps(report.as_dict(), indent=2) if args.json else format_report(report))
 
 
 def average_command(args: argparse.Namespace) -> None:
@@ -642,6 +638,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     130 (interrupted)."""
     if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output
         sys.stderr = open(os.devnull, "w")
+    if hasattr(sys.stdout, "reconfigure"):  # what a terminal has no character for is spelled out
+        sys.stdout.reconfigure(errors="backslashreplace")
     # fairseq turns on every logger's debug messages
     for name in ("filelock", "sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -53,7 +53,9 @@ def exit_status(program: str, action: Callable[[], Optional[int]], resumes: bool
     resumes: whether the same command, run again after an interrupt, goes on from what is complete.
     """
     try:
-        return action() or 0
+        status = action() or 0
+        print(end="", flush=True)  # a full disk is told here, not when Python ends
+        return status
     except KlangError as error:
         message = str(error)
     except BrokenPipeError:  # the reader, such as head, has seen enough

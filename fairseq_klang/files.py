@@ -162,7 +162,9 @@ def written(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             BrokenPipeError.
     """
     name = os.fspath(path)
-    text: Dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    text: Dict[str, Any] = {}
+    if "b" not in mode:  # a file's name that is not UTF-8 is spelled out
+        text = {"encoding": "utf-8", "newline": "\n", "errors": "backslashreplace"}
     if not name or name.endswith(os.sep) or os.path.isdir(name):
         raise OutputError(f"{name or repr(name)} is a folder; name a file in it")
     with _telling(name):

@@ -1,7 +1,10 @@
 """The command `klang`: exit statuses, one-line errors, and what goes to stdout."""
 
+import io
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from fairseq_klang import cli
 from fairseq_klang.checks import doctor
 from fairseq_klang.data import prepare as preparing
 from helpers.checkpoints import save
+from helpers.logs import JSON_LOG, log
 from helpers.outputs import REFERENCE, SYSTEM, generated
 from helpers.running import USER_DIR, spawn
 
@@ -143,6 +147,46 @@ def test_bad_value_is_one_line(capsys, tmp_path):
     ) and err == "klang: error: --subword is 'bpee'; it must be one of bpe, sentencepiece, word\n"
 
 
+@pytest.mark.parametrize("encoding, shown", [("ascii", b"f\\xfcnf"), ("latin-1", b"f\xfcnf")])
+def test_a_terminal_that_is_not_utf8_gets_what_it_can_show(tmp_path, monkeypatch, encoding, shown):
+    folder = tmp_path / "f\u00fcnf"
+    folder.mkdir()
+    (folder / "ref.en").write_text("".join(line + "\n" for line in REFERENCE))
+    log(folder, JSON_LOG)
+    score = ["score", "--ref", folder / "ref.en", "--plain", folder / "ref.en"]
+    report = ["report", folder, "--out", folder / "out"]
+    for command, words in (
+        (score, shown + b"/ref.en"),
+        ([*score, "--json"], b"f\\u00fcnf/ref.en"),  # JSON anywhere
+        (report, shown + b"/out/curves.csv"),
+        (["translate", "--help"], b"ein hund"),
+        (["recipe", "--list"], b"A10"),
+    ):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            try:
+                status = cli.main([str(part) for part in command])
+            except SystemExit as stop:  # argparse
+                status = stop.code
+            stream.flush()
+        assert status == 0 and words in stream.buffer.getvalue(), command
+
+
+def test_a_full_disk_behind_standard_output_is_told_in_one_line():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "fairseq_klang.cli", "user-dir"],
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # empty: Python writes at its end
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    told = "klang: error: standard output: No space left on device\n"
+    assert (result.returncode, result.stderr.splitlines(True)[-1]) == (2, told)
+    assert "Exception" not in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["nonsense"], ["prepare"], ["score"], ["prepare", "text", "--train", "x"]]
 )
@@ -233,7 +277,6 @@ def test_interrupt_and_system_errors(capsys, monkeypatch, tmp_path):
 
 
 def test_report_calls_curves(capsys, monkeypatch):
-    import sys
     import types
 
     curves = types.ModuleType("curves")
@@ -311,7 +354,6 @@ def test_doctor_sees_what_is_broken(monkeypatch, tmp_path):
     )
     finding = doctor.check_module("no_such_module_here", "no-such")
     assert finding.state == "broken" and "no-such" in finding.fix
-    import sys
 
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     finding = doctor.check_scoring()

@@ -80,6 +80,14 @@ def test_a_file_is_written_as_it_is(tmp_path):
     assert (tmp_path / "x").read_bytes() == b"\0" and os.listdir(tmp_path) == ["x"]
 
 
+def test_names_that_are_not_utf8_are_spelled_out(tmp_path):
+    with written(tmp_path / "list") as stream:
+        stream.write(os.fsdecode(b"l\xe4uf\n"))
+    assert (tmp_path / "list").read_text() == "l\\udce4uf\n"
+    write_json(tmp_path / "json", os.fsdecode(b"l\xe4uf"))
+    assert read_json(tmp_path / "json") == "l\udce4uf"
+
+
 def test_the_mode_is_kept_and_a_new_file_follows_the_umask(tmp_path):
     (tmp_path / "old").write_text("old")
     (tmp_path / "old").chmod(0o640)

@@ -163,7 +163,7 @@ def _write_png(stream: IO[Any], runs: Runs) -> None:
     columns = 4 if len(panels) in (4, 7) else min(3, len(panels))  # few empty places
     lines = -(-len(panels) // columns)
     handles = [
-        Line2D([], [], color=colour, linewidth=2, label=name)
+        Line2D([], [], color=colour, linewidth=2, label=name.replace("$", r"\$"))  # no formula
         for colour, name in zip(_colours(len(runs)), runs)
     ]
     handles.append(

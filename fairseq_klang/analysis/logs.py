@@ -149,7 +149,10 @@ def read_runs(run_dirs: Sequence[str]) -> Dict[str, List[Row]]:
     depth = 1
     while len({tuple(part[-depth:]) for part in parts}) < len(parts):
         depth += 1
-    return {os.sep.join(part[-depth:]): read_log(path) for part, path in zip(parts, paths)}
+    names = (os.sep.join(part[-depth:]) for part in parts)
+    # A name that is not UTF-8 is spelled out: tables and pictures cannot hold it as it is.
+    shown = (name.encode("utf-8", "backslashreplace").decode() for name in names)
+    return {name: read_log(path) for name, path in zip(shown, paths)}
 
 
 def by_update(rows: Sequence[Row], split: str) -> Dict[int, Dict[str, float]]:

@@ -304,17 +304,26 @@ def _output(path: Optional[str]) -> Iterator[IO[str]]:
     yield sys.stdout
 
 
-@contextlib.contextmanager
-def _spooled(sentences: Iterable[List[str]]) -> Iterator[Tuple[int, Iterator[List[str]]]]:
-    """(number, iterator) of lists of tokens once all have been read, so that an error comes before
-    work; memory stays small."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as stream:
-        count = 0
-        for tokens in sentences:
-            stream.write(" ".join(tokens) + "\n")
-            count += 1
-        stream.seek(0)
-        yield count, (line.split() for line in stream)
+def _spooled(sentences: Iterable[List[str]]) -> Tuple[int, IO[str]]:
+    """(number, an open file with a line for each) of lists of tokens, so that an error in one of
+    them comes before work while memory stays small."""
+    try:
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(
+                tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n")
+            )
+            count = 0
+            for tokens in sentences:
+                stream.write(" ".join(tokens) + "\n")
+                count += 1
+            stream.seek(0)
+            stack.pop_all()  # the caller closes it
+            return count, stream
+    except OSError as error:
+        raise TranslateError(
+            f"the tokens cannot be kept in {tempfile.gettempdir()}: {error.strerror or error}; set "
+            "TMPDIR to a folder with room"
+        ) from None
 
 
 def translate_file(
@@ -346,9 +355,8 @@ def translate_file(
     total, count = None, 0
     with contextlib.ExitStack() as stack:
         if source is not None and os.path.isfile(source):
-            total, sentences = stack.enter_context(
-                _spooled(tqdm(sentences, desc="tokenise", unit=" lines"))
-            )
+            total, spool = _spooled(tqdm(sentences, desc="tokenise", unit=" lines"))
+            sentences = map(str.split, stack.enter_context(spool))
         translations = translator.translate_encoded(
             sentences,
             beam=beam,

@@ -1,6 +1,7 @@
 """The table made of training logs, and the picture."""
 
 import csv
+import os
 
 import pytest
 
@@ -85,6 +86,17 @@ def test_no_number_is_too_large_for_the_picture(tmp_path, metric, value):
     log(tmp_path / "run", lines)
     table, picture = write_report([str(tmp_path / "run")], str(tmp_path / "out"))
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name, shown", [(b"l\xe4uf", "l\\udce4uf"), (b"$x_$", "$x_$")])
+def test_any_name_of_a_run_is_shown(tmp_path, name, shown):
+    """One that is not UTF-8, which no table can hold, and one that matplotlib takes for a formula,
+    were tracebacks."""
+    run = tmp_path / os.fsdecode(name)
+    log(run, JSON_LOG)
+    table, _ = write_report([str(run)], str(tmp_path / "out"))
+    with open(table, encoding="utf-8") as stream:
+        assert {row["run"] for row in csv.DictReader(stream)} == {shown}
 
 
 def test_the_table_goes_through_a_link_and_the_link_stays(tmp_path):

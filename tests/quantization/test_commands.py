@@ -9,6 +9,7 @@ import select
 import shutil
 import stat
 import sys
+import tempfile
 import threading
 
 import pytest
@@ -397,6 +398,46 @@ def test_all_lines_of_a_file_are_looked_at_before_work(served, tmp_path, monkeyp
     for arguments in (dict(), dict(output=str(tmp_path / "out"))):
         with pytest.raises(TranslateError, match="line 4 has"):
             translate_file(served, str(tmp_path / "long"), buffer_size=1, threads=1, **arguments)
+
+
+MARKS = ["au bv", "\u2581", "au@@ bv", "@@ au @@", "au \u2581bv"]  # as subwords look
+UNSEEN = ["", " ", "\u200b", "\ufeff\ufeff", " \u00ad\u200d\t\u2060"]
+
+
+def test_text_that_looks_like_subwords_is_translated(prepared, runs, served, tmp_path):
+    """It aborted both commands; an export says itself which subwords its model has."""
+    (tmp_path / "in").write_text("".join(line + "\n" for line in MARKS))
+    assert translate_file(served, str(tmp_path / "in"), str(tmp_path / "out"), threads=1) == 5
+    lines = (tmp_path / "out").read_text().split("\n")
+    assert len(lines) == 6 and all(lines[:5])
+    translator = Translator(served, threads=1)
+    assert translator.decode(["a@@", "b", "\u2581", "c"]) == "ab \u2581 c"
+    words = dict(translator.record, prepare=dict(translator.record["prepare"], subword="word"))
+    assert Translator(served, threads=1, record=words).decode(["a@@", "b"]) == "a@@ b"
+    check, _ = export(
+        runs / "plain" / "checkpoint_last.pt",
+        prepared / "bin",
+        tmp_path / "marks",
+        kind="float32",
+        text=str(tmp_path / "in"),
+    )
+    assert check.sentences == 5
+
+
+def test_what_cannot_be_seen_has_no_translation(served, tmp_path):
+    """Zero-width characters alone got an invented sentence."""
+    (tmp_path / "in").write_text("\n".join([*UNSEEN, "au bv", "\ufeffau bv"]) + "\n", "utf-8")
+    translate_file(served, str(tmp_path / "in"), str(tmp_path / "out"), threads=1)
+    *unseen, plain, marked, end = (tmp_path / "out").read_text().split("\n")
+    assert unseen == [""] * 5 and plain == marked and plain and not end
+
+
+def test_a_full_temporary_folder_is_named(served, prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *_, **__: open("/dev/full", "w+"))
+    text = str(prepared / "raw" / "test.de")
+    with pytest.raises(TranslateError, match="No space left on device; set TMPDIR to a folder"):
+        translate_file(served, text, str(tmp_path / "out"), threads=1)
+    assert os.listdir(tmp_path) == []
 
 
 # -- refusals --
