@@ -18,6 +18,7 @@ from fairseq_klang.data import subwords, text
 from fairseq_klang.data.options import STEPS, PrepareError, PrepareOptions
 from fairseq_klang.data.prepare import prepare
 from fairseq_klang.data.text import multi30k_inputs, text_inputs
+from helpers.damage import damaged_json
 from helpers.text import lines_of, pairs
 
 
@@ -47,7 +48,7 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prepared(inputs, tmp_path_factory):
-    out = tmp_path_factory.mktemp("prepared")
+    out = tmp_path_factory.mktemp("prepared") / "with a space"
     return out, prepare(inputs, out, PrepareOptions(vocab_size=60))
 
 
@@ -344,6 +345,35 @@ def test_a_damaged_folder_is_made_again(inputs, prepared, tmp_path, monkeypatch,
     ):
         prepare(inputs, out, options)
     assert (out / "raw" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("name", ["prepare.json", *(f"{step}/.step.json" for step in STEPS)])
+def test_damaged_records_are_used_or_refused_in_one_line(
+    inputs, prepared, tmp_path, monkeypatch, name
+):
+    out = tmp_path / "out"
+    shutil.copytree(prepared[0], out)
+    summary, record = (out / "prepare.json").read_text(), (out / name).read_text()
+    monkeypatch.setattr(module, "remove_step", lambda folder: None)  # the next copy needs it
+    monkeypatch.setattr(module, "run_step", lambda *arguments: BINARISED)
+    results = collections.Counter()
+    for copy in damaged_json(record, seed=1, count=60):
+        (out / "prepare.json").write_text(summary)
+        (out / name).write_bytes(copy)
+        try:
+            prepare(inputs, out, PrepareOptions(vocab_size=60))
+            results["used"] += 1
+        except PrepareError as error:
+            assert str(out) in str(error) and "\n" not in str(error)
+            results["refused"] += 1
+    assert min(results.values()) > 3 and len(results) == 2
+
+
+@pytest.mark.parametrize("mark", ",:")
+def test_folders_that_fairseq_takes_apart_are_refused_before_work(inputs, tmp_path, mark):
+    with pytest.raises(PrepareError, match=f"out{mark}1 holds '{mark}'.*choose a name without it"):
+        prepare(inputs, tmp_path / f"out{mark}1", PrepareOptions())
+    assert os.listdir(tmp_path) == []
 
 
 def test_limit_takes_the_first_pairs(inputs, tmp_path, monkeypatch):

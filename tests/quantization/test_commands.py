@@ -21,6 +21,7 @@ from fairseq_klang.checkpoints.reading import load_checkpoint
 from fairseq_klang.data.options import PrepareOptions
 from fairseq_klang.data.prepare import prepare
 from fairseq_klang.data.text import text_inputs
+from fairseq_klang.errors import KlangError
 from fairseq_klang.files import OutputError, TextError
 from fairseq_klang.quantization import export as exporting
 from fairseq_klang.quantization import translate as translating
@@ -34,6 +35,7 @@ from fairseq_klang.quantization.export import (
     summary,
 )
 from fairseq_klang.quantization.translate import TranslateError, Translator, translate_file
+from helpers.damage import damaged_json
 from helpers.models import SMALL, build, small
 from helpers.running import TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, toy_pairs, train_arguments
 
@@ -47,12 +49,13 @@ def prepared(tmp_path_factory):
             for source, target in toy_pairs(count, seed):
                 de.write(source + "\n")
                 en.write(target + "\n")
+    out = folder / "with a space"
     prepare(
         text_inputs(folder / "train", folder / "valid", [folder / "test"]),
-        folder / "out",
+        out,
         PrepareOptions(vocab_size=60),
     )
-    return folder / "out"
+    return out
 
 
 def train(prepared, save_dir, *more, arch=("transformer_dualhead", *TINY_TRANSFORMER)):
@@ -648,6 +651,21 @@ def test_translate_refuses_in_one_line(prepared, runs, tmp_path, capsys):
         Translator(folder)
     with pytest.raises(TranslateError, match="CTranslate2 cannot load"):
         Translator(folder, record=json.loads((folder / "klang.json").read_text()))
+
+
+def test_damaged_records_are_used_or_refused_in_one_line(served, tmp_path):
+    shutil.copytree(served, tmp_path / "served")
+    path = tmp_path / "served" / "klang.json"
+    refused = 0
+    copies = list(damaged_json(path.read_text(), seed=1, count=100))
+    for copy in copies:
+        path.write_bytes(copy)
+        try:
+            assert len(list(Translator(path.parent, threads=1).translate(["au", ""]))) == 2
+        except KlangError as error:
+            assert str(path.parent) in str(error) and "\n" not in str(error)
+            refused += 1
+    assert 10 < refused < 90
 
 
 def test_translate_refuses_before_any_work(tmp_path, capsys, monkeypatch):
