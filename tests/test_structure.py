@@ -78,7 +78,6 @@ def test_every_registered_name_is_in_the_readme(name):
     assert re.search(rf"`[^`]*\b{name}\b", text_of("README.md")), name
 
 
-@pytest.mark.xfail(reason="docs/claims.md is being written")
 def test_every_flag_is_in_the_readme_or_a_page_that_it_links():
     pages = re.findall(r"\]\(((?:docs|examples)/[\w/]+\.md)", text_of("README.md"))
     text = "\n".join(map(text_of, ["README.md", *pages]))
@@ -92,10 +91,16 @@ def test_every_flag_is_in_the_readme_or_a_page_that_it_links():
     )
     # fairseq's own options, which a config names to read them
     borrowed = "best_checkpoint_metric maximize_best_checkpoint_metric save_dir restore_file seed"
-    own = {name for config in configs for name in config.__annotations__}
+    own = {
+        name
+        for config in configs
+        for cls in config.__mro__
+        if cls.__module__.startswith("fairseq_klang")
+        for name in cls.__dict__.get("__annotations__", {})
+    }
     own -= {*borrowed.split(), "path"}
     flags = {f"--{name.replace('_', '-')}" for name in own}
-    assert len(flags) > 40
+    assert len(flags) > 30
     assert not sorted(flag for flag in flags if not re.search(rf"{flag}\b(?!-)", text))
 
 
@@ -232,11 +237,10 @@ def test_public_functions_are_typed(module):
 # -- style -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(reason="pages are being rewritten")
 def test_lines_have_at_most_100_characters():
     """In docs and scripts; ruff looks at Python. Not so the rows of tables, URLs and templates'
     expressions, which cannot be broken."""
-    whole = re.compile(r"\s*\||.*://|.*\{[{%]")
+    whole = re.compile(r"\s*\||.*://|.*\{[{%#]|.*\" ~ |\s+[\"\[]")
     long = [
         f"{name}:{number}"
         for name in tracked(".sh", ".ini", ".md", ".j2", ".ci/run")
