@@ -67,18 +67,36 @@ def raw_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:
     except FileNotFoundError:
         raise TextError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
-        reason = error.reason
-        if number == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            reason = "it is UTF-16"
-        raise TextError(
-            f"{path} line {number} is not UTF-8 ({reason}); convert the file, e.g. with iconv"
-        ) from None
+        raise TextError(_not_text(path, number, error)) from None
     except (EOFError, zlib.error) as error:
         raise TextError(
             f"{path} is damaged or cut short after line {number} ({error}); fetch it again"
         ) from None
     except OSError as error:
         raise TextError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+_PACKED = {  # what files begin with
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
+
+
+def _not_text(path: Path, number: int, error: UnicodeDecodeError) -> str:
+    """What to tell of a line that is not UTF-8."""
+    reason, line = error.reason, bytes(error.object)
+    if reason == "unexpected end of data" and not line.endswith(b"\n"):
+        return f"{path} stops in the middle of line {number}; make it, or fetch it, again"
+    if number == 1:
+        for start, packer in _PACKED.items():
+            if line.startswith(start):
+                return f"{path} is packed with {packer}; unpack it first"
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            reason = "it is UTF-16"
+    return f"{path} line {number} is not UTF-8 ({reason}); convert the file, e.g. with iconv"
 
 
 def read_lines(path: Path, stream: Optional[BinaryIO] = None) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import io
+import lzma
 import os
 import stat
 import subprocess
@@ -57,12 +58,16 @@ def test_unreadable_text(tmp_path):
     for name, content, words in (
         ("latin", "ok\nfünf\n".encode("latin-1"), "latin line 2 is not UTF-8"),
         ("wide", "fünf\n".encode("utf-16"), r"wide line 1 is not UTF-8 \(it is UTF-16\)"),
+        ("half", "fünf\nfü".encode()[:-1], "half stops in the middle of line 2"),
+        ("xz", lzma.compress(b"eins\n"), "xz is packed with xz; unpack it first"),
         ("cut.gz", gzip.compress(os.urandom(5000).hex().encode())[:-900], "cut.gz is damaged"),
         ("fake.gz", b"plain", "fake.gz cannot be read"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TextError, match=words):
             list(read_lines(tmp_path / name))
+    with pytest.raises(TextError, match="standard input is packed with gzip; unpack it first"):
+        list(read_lines("standard input", io.BytesIO(gzip.compress(b"eins\n"))))
     with pytest.raises(TextError, match="none does not exist"):
         list(read_lines(tmp_path / "none"))
     with pytest.raises(TextError, match="cannot be read: Is a directory"):

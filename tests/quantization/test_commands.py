@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,7 +38,15 @@ from fairseq_klang.quantization.export import (
 from fairseq_klang.quantization.translate import TranslateError, Translator, translate_file
 from helpers.damage import damaged_json
 from helpers.models import SMALL, build, small
-from helpers.running import TINY_LSTM, TINY_TRANSFORMER, USER_DIR, run, toy_pairs, train_arguments
+from helpers.running import (
+    ROOT,
+    TINY_LSTM,
+    TINY_TRANSFORMER,
+    USER_DIR,
+    run,
+    toy_pairs,
+    train_arguments,
+)
 
 
 @pytest.fixture(scope="module")
@@ -401,6 +410,23 @@ def test_all_lines_of_a_file_are_looked_at_before_work(served, tmp_path, monkeyp
     for arguments in (dict(), dict(output=str(tmp_path / "out"))):
         with pytest.raises(TranslateError, match="line 4 has"):
             translate_file(served, str(tmp_path / "long"), buffer_size=1, threads=1, **arguments)
+
+
+def test_translating_imports_neither_fairseq_nor_torch(served, prepared):
+    code = """
+import sys
+from fairseq_klang.cli import main
+status = main(["translate", *sys.argv[1:]])
+print(status, [name for name in ("fairseq", "torch") if name in sys.modules])
+"""
+    text = str(prepared / "raw" / "test.de")
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(served), "--input", text, "--output", os.devnull],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert result.stdout == "0 []\n"
 
 
 MARKS = ["au bv", "\u2581", "au@@ bv", "@@ au @@", "au \u2581bv"]  # as subwords look
