@@ -638,8 +638,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     130 (interrupted)."""
     if sys.stderr is None:  # closed by the shell: what is told there must not go to standard output
         sys.stderr = open(os.devnull, "w")
-    if hasattr(sys.stdout, "reconfigure"):  # what a terminal has no character for is spelled out
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # what a terminal has no character for is spelled out
+            stream.reconfigure(errors="backslashreplace")
     # fairseq turns on every logger's debug messages
     for name in ("filelock", "sacrebleu", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from fairseq_klang import cli
+from fairseq_klang.analysis import curves
 from fairseq_klang.checks import doctor
 from fairseq_klang.data import prepare as preparing
+from fairseq_klang.errors import KlangError
 from helpers.checkpoints import save
 from helpers.logs import JSON_LOG, log
 from helpers.outputs import REFERENCE, SYSTEM, generated
@@ -193,6 +196,79 @@ def test_a_full_disk_behind_standard_output_is_told_in_one_line():
 def test_incomplete_commands(capsys, arguments):
     status, out, err = klang(capsys, *arguments)
     assert status == 2 and out == "" and "usage: klang" in err
+
+
+# -- any value of any option --
+
+ODD = [
+    "",
+    "-1",
+    "0",
+    "x",
+    "1e9",
+    "9" * 30,
+    "nan",
+    "/dev/null",
+    ".",
+    "no/x",
+    "\udce4",
+    "a\nb",
+    "\u2581",
+]
+
+
+def options_of(*command):
+    """The options of a command that take a value."""
+    parser = cli.parser()
+    for name in command:
+        parser = next(action for action in parser._actions if action.choices).choices[name]
+    return [
+        action.option_strings[-1]
+        for action in parser._actions
+        if action.option_strings and action.nargs != 0
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score --ref ref.en --plain ref.en ref.en --samples 40",
+        "average --inputs checkpoint1.pt --output average.pt",
+        "average --dir . --last-epochs 1 --output average.pt",
+        "report . --out report",
+        "translate no-model --input ref.en --output out",
+        "export checkpoint1.pt --data . --out served",
+        "prepare text --train ref --valid ref --test ref --out out -s en -t de",
+        "prepare multi30k --from . --out out",
+        "prepare iwslt14 --archive ref.en --out out",
+    ],
+)
+def test_any_value_of_any_option_works_or_is_refused_in_one_line(
+    capsys, tmp_path, monkeypatch, command
+):
+    def stop(*arguments):
+        raise KlangError("the values are taken")
+
+    monkeypatch.setattr(preparing, "run_step", stop)
+    monkeypatch.setattr(curves, "PANELS", curves.PANELS[:1])  # drawing takes time
+    monkeypatch.chdir(tmp_path)
+    for name in ("ref.en", "ref.de"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in REFERENCE))
+    save(tmp_path / "checkpoint1.pt", 1)
+    log(tmp_path, JSON_LOG)
+    words = command.split()
+    for option in options_of(*words[: 2 if words[0] == "prepare" else 1]):
+        for value in ODD:
+            given = list(words)
+            if option in given:
+                given[given.index(option) + 1] = value
+            else:
+                given += [option, value]
+            status, _, err = klang(capsys, *given)
+            told = err.splitlines()[-1] if err else ""
+            assert status == 0 or (status == 2 and ": error: " in told), (given, status, err)
+            for made in ("out", "report", "served"):
+                shutil.rmtree(tmp_path / made, ignore_errors=True)
 
 
 def test_score_as_json(capsys, tmp_path):

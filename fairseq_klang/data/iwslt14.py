@@ -329,7 +329,7 @@ def prepare_iwslt14(
     digest = digest.lower()
     if digest and not re.fullmatch("[0-9a-f]{64}", digest):
         raise PrepareError(f"--sha256 is {digest!r}; it must be 64 hexadecimal digits")
-    if archive and not os.path.isfile(archive):
+    if archive is not None and not os.path.isfile(archive):
         raise PrepareError(f"--archive {archive} is no file; without --archive it is fetched")
     out = make_out(out)
     with locked(out):

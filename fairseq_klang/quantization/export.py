@@ -94,16 +94,17 @@ def load_model(path: Path, data: Path, **overrides: Any) -> Tuple[Any, Any]:
             + (f", {inner}" if os.path.isdir(inner) else "")
         )
     load_checkpoint(path)  # the one-line errors
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(path), dict(overrides, data=str(data)))
-    state["model"] = strip_legacy_keys(state["model"])
     try:
+        state = checkpoint_utils.load_checkpoint_to_cpu(str(path), dict(overrides, data=str(data)))
+        state["model"] = strip_legacy_keys(state["model"])
         models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], state=state)
     except KlangError:
         raise
-    except (RuntimeError, ValueError, KeyError, AssertionError, FileNotFoundError) as error:
+    except Exception as error:  # fairseq checks nothing: what lacks a part fails in any way
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ExportError(
-            f"{path} cannot be loaded with the dictionaries in {data}: "
-            f"{' '.join(str(error).split())[:300]}"
+            f"{path} cannot be loaded with the dictionaries in {data} ({reason}); name a "
+            "checkpoint of fairseq-train, and the folder that it read"
         ) from None
     trained_with = (state.get("task_state") or {}).get(
         "source_dictionary"

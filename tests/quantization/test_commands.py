@@ -530,6 +530,19 @@ def test_what_cannot_be_exported_says_what_to_do_instead(prepared, runs, tmp_pat
         export(plain, data, out)
 
 
+def test_a_checkpoint_that_lacks_a_part_is_refused_in_one_line(prepared, runs, tmp_path):
+    """fairseq's loader ended in KeyError, TypeError, IndexError or AttributeError."""
+    whole, path = load_checkpoint(runs / "plain" / "checkpoint_last.pt"), tmp_path / "part.pt"
+    parts = [{"model": whole["model"]}, dict(whole, args={}), dict(whole, cfg={})]
+    parts += [dict(whole, optimizer_history=value) for value in (None, [], 3)]
+    parts += [dict(whole, extra_state=None), dict(whole, task_state=None)]
+    for part in parts:
+        torch.save(part, path)
+        message = refused(path, prepared / "bin", tmp_path / "out", kind="float32")
+        assert str(path) in message and "\n" not in message
+        assert "name a checkpoint of fairseq-train" in message
+
+
 @pytest.mark.parametrize(
     "option, given",
     [
