@@ -22,7 +22,7 @@ def test_it_refuses_before_it_measures(tmp_path, capsys):
         (["serve", tmp_path, model, "--batch-tokens", 512, 0], "1 or more"),
         (["serve", tmp_path, none], f"there is no file {none}"),
         (["serve", tmp_path, model, "--ref", none], f"there is no file {none}"),
-        (["serve", tmp_path, model], "model.pt"),
+        (["serve", tmp_path, model], f"--data {tmp_path} holds no dict.*.txt"),
         ([], "arguments are required: {step,serve}"),
     ):
         assert message in error_of(capsys, "benchmark", "precision", *arguments), arguments

@@ -8,6 +8,7 @@ from fairseq_klang.analysis.significance import paired_bootstrap, score_of, sent
 from fairseq_klang.analysis.tables import Row, read_rows
 from fairseq_klang.experiments import precision as study
 from fairseq_klang.experiments.plan import read_data
+from fairseq_klang.files import write_json
 from helpers.recipes import error_of
 from helpers.running import SPLITS, TINY_TRANSFORMER, toy_pairs
 
@@ -112,7 +113,9 @@ def prepared(data, folder):
     text = "".join(target + "\n" for _, target in toy_pairs(SPLITS["test"], 2))
     (folder / "raw" / "test.en").write_text(text)
     (folder / "bin").symlink_to(data)
-    (folder / "prepare.json").write_text('{"options": {"subword": "word", "tokenizer": "none"}}')
+    options = {"subword": "word", "tokenizer": "none"}
+    facts = {"lines": {"train": {"kept": SPLITS["train"]}}, "vocabulary": {}, "dictionaries": {}}
+    write_json(folder / "prepare.json", dict(facts, options=options))
     return folder
 
 
