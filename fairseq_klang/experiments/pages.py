@@ -213,7 +213,7 @@ def pages(docs: str) -> List[Tuple[str, str]]:
             line = getattr(error, "lineno", None)
             place = f" line {line}" if line else ""
             raise PageError(f"template {name}{place}: {error.message or error}") from None
-        except PageError as error:
+        except (PageError, TypeError, LookupError) as error:
             raise PageError(f"template {name}: {error}") from None
         if name == "README.j2":
             path = os.path.join(os.path.dirname(os.path.abspath(docs)), "README.md")
